@@ -80,8 +80,8 @@ detect_build() {
 # 3.11 comes first because it is the version the tests ran on.
 find_python() {
   local name usable=
-  for name in ${PYTHON:+"$PYTHON"} python3.11 python3.12 python3.13 python3 python; do
-    "$name" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null || continue
+  for name in ${PYTHON:+"$PYTHON"} python3.11 python3.12 python3.13 python3.14 python3 python; do
+    "$name" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' 2>/dev/null || continue
     usable=$name
     "$name" -c 'import ensurepip, venv' 2>/dev/null || continue
     command -v "$name"
@@ -90,7 +90,7 @@ find_python() {
   if [[ -n $usable ]]; then
     give_up "$usable has no venv module. On Debian and Ubuntu: sudo apt-get install $usable-venv"
   fi
-  give_up "no Python 3.11, 3.12 or 3.13 found. Install one (Ubuntu: sudo apt-get install python3.12 python3.12-venv)" \
+  give_up "no Python 3.11 to 3.14 found. Install one (Ubuntu: sudo apt-get install python3.12 python3.12-venv)" \
     "or name it: PYTHON=/path/to/python3.12 ./setup.sh"
 }
 

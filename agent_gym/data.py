@@ -129,6 +129,19 @@ def model_source(model: str) -> str:
     return str(folder)
 
 
+def named_tokenizer(model: str, *, images: bool = False) -> Any:
+    """Load the tokenizer of a model, or its processor where there are `images`; `ConfigError` if that cannot be."""
+    transformers = require("transformers", "train")
+    kind = transformers.AutoProcessor if images else transformers.AutoTokenizer
+    source = model_source(model)
+    try:
+        return kind.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split()).partition(". ")[0][:200]
+        cure = "give the folder or hub id of a model, smollm2 after `agent-gym prepare smollm2`, or a loaded tokenizer"
+        raise ConfigError(f"the tokenizer of {model!r} cannot be loaded: {reason}; {cure}") from error
+
+
 def load_splits(data: str, *, columns: tuple[str, ...], config: str | None = None) -> Splits:
     """Load every split of a data set, once per process.
 

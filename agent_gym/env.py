@@ -28,6 +28,7 @@ from agent_gym.chat import (
     is_content,
     text_of,
 )
+from agent_gym.data import named_tokenizer
 from agent_gym.errors import ConfigError, EnvFailure, shown, unknown_arguments, whole_number
 from agent_gym.images import Content
 from agent_gym.rewards import MAX_REWARD, plain_number, plain_numbers
@@ -69,7 +70,8 @@ class TextEnv(gymnasium.Env[str, str]):
         system_prompt: replaces the environment's own system prompt; "" means none.
         max_turns: the episode is truncated after this many actions.
         reward_weights: overrides of the default weights, by term.
-        tokenizer: a Hugging Face tokenizer (or a `ChatRenderer`); with it `info` also reports token ids and spans.
+        tokenizer: a Hugging Face tokenizer (or a `ChatRenderer`), or the model folder, hub id or name of a prepared
+            model that has it; with it `info` also reports token ids and spans.
         render_mode: "ansi" or None.
 
     Raises:
@@ -111,10 +113,10 @@ class TextEnv(gymnasium.Env[str, str]):
         for name, value in (("system_prompt", system_prompt), ("render_mode", render_mode)):
             if not (value is None or isinstance(value, str)):
                 raise ConfigError(f"{name} is {value!r:.80}; it must be a text or None")
-        if isinstance(tokenizer, str):
-            raise ConfigError(f"tokenizer is {tokenizer!r:.80}; it must be a loaded tokenizer or processor, no name")
         self.weights = self._known_weights(reward_weights)
         self.system_prompt = self.default_system_prompt if system_prompt is None else system_prompt
+        if isinstance(tokenizer, str):
+            tokenizer = named_tokenizer(tokenizer, images=self.shows_images)
         self.renderer = None if tokenizer is None else ChatRenderer.of(tokenizer)
         self.render_mode = render_mode
         self.observation_space = Text(MAX_OBSERVATION_CHARS)

@@ -16,6 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from agent_gym.installed import install_command
+
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The numbers of an `OSError` that says so."""
 
@@ -57,7 +59,7 @@ def require(module: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise ConfigError(f"this needs the package {module!r}: pip install 'agent-gym[{extra}]' ({error})") from error
+        raise ConfigError(f"this needs the package {module!r}: {install_command(extra)} ({error})") from error
 
 
 def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:

@@ -97,7 +97,7 @@ class ToolEnv(TextEnv):
             return f"<answer>{random_words(words, rng)}</answer>"
         function = self.tool_schemas[turn]["function"]
         properties = function["parameters"].get("properties", {})
-        arguments = {name: _draw(schema, words, rng) for name, schema in properties.items()}
+        arguments = {name: draw_argument(schema, words, rng) for name, schema in properties.items()}
         return self.parser.render(function["name"], arguments)
 
     @property
@@ -260,7 +260,8 @@ def random_words(words: Sequence[str], rng: np.random.Generator) -> str:
     return " ".join(words[start : start + int(rng.integers(1, _MAX_WORDS + 1))])
 
 
-def _draw(schema: Mapping[str, Any], words: Sequence[str], rng: np.random.Generator) -> Any:
+def draw_argument(schema: Mapping[str, Any], words: Sequence[str], rng: np.random.Generator) -> Any:
+    """Draw a value that a JSON schema allows; texts are words that stand side by side."""
     kind = schema.get("type")
     if schema.get("enum"):
         return schema["enum"][int(rng.integers(len(schema["enum"])))]
@@ -269,5 +270,5 @@ def _draw(schema: Mapping[str, Any], words: Sequence[str], rng: np.random.Genera
     if kind == "boolean":
         return bool(rng.integers(2))
     if kind == "array":
-        return [_draw(schema.get("items", {}), words, rng)]
+        return [draw_argument(schema.get("items", {}), words, rng)]
     return random_words(words, rng)

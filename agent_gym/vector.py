@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from functools import partial
 from itertools import chain
-from typing import Any, SupportsFloat
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 import gymnasium
 import numpy as np
@@ -24,6 +24,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from agent_gym.errors import ConfigError, EnvFailure, described
 from agent_gym.rollout.env_threads import Worker
 from agent_gym.transcript import plain_action
+
+if TYPE_CHECKING:
+    _SyncVectorEnv = SyncVectorEnv[tuple[str, ...], Sequence[str]]
+else:
+    _SyncVectorEnv = SyncVectorEnv  # before Gymnasium 1.4 it names no types
 
 __all__ = ["SlotFailure", "TextVectorEnv", "batch_infos"]
 
@@ -42,7 +47,7 @@ class SlotFailure(EnvFailure):
         self.result = result
 
 
-class TextVectorEnv(SyncVectorEnv[tuple[str, ...], Sequence[str]]):
+class TextVectorEnv(_SyncVectorEnv):
     """Environments that speak text, stepped together; actions and observations are tuples of strings.
 
     Infos are merged column by column, so that a column of several types loses nothing (`batch_infos`). If an

@@ -3,13 +3,15 @@
     with watch(trainer):
         trainer.train()
 
-On a terminal a display takes the place of transformers' progress bar. Into a file or a pipe go transformers' own lines.
+On a terminal a display takes the place of transformers' progress bar; into a file or a pipe goes one line per log.
 Everywhere the learning curve of the run is kept up to date: curve.html in its folder.
 """
 
 from __future__ import annotations
 
 import math
+import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,9 +23,11 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
-from transformers import ProgressCallback, TrainerCallback
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
+from agent_gym.examples.imitation import Progress as StepLines
 from agent_gym.examples.tables import tool_calls
+from agent_gym.trainers.run_file import note
 from agent_gym.viewer import CurvePoint, render_curve
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -50,6 +54,7 @@ _ROWS = {
     "entropy": "entropy",
     "gradient norm": "grad_norm",
     "loss": "loss",
+    "token accuracy": "mean_token_accuracy",
 }
 _SERIES = {
     "training success": "episode/success",
@@ -69,12 +74,20 @@ def watch(
         trainer: a trainer that is about to train.
         folder: where the curve goes; by default the run's `output_dir`.
         title: heading of the curve; by default the name of that folder.
-        show: whether to show the display where there is a terminal; by default unless `disable_tqdm` is set.
+        show: whether to show the display where there is a terminal, and leave all else as it is; by default as
+            `reporters` does.
     """
     trainer.add_callback(LiveCurve(folder, title))
+    if show is None:
+        with reporters(trainer.args) as callbacks:
+            for others in (ProgressCallback, PrinterCallback):
+                trainer.remove_callback(others)
+            for callback in callbacks:
+                trainer.add_callback(callback)
+            yield
+        return
     console = Console()
-    wanted = not trainer.args.disable_tqdm if show is None else show
-    if not (wanted and console.is_terminal and trainer.accelerator.is_main_process):
+    if not (show and console.is_terminal and trainer.accelerator.is_main_process):
         yield
         return
     dashboard = Dashboard(console)
@@ -84,6 +97,36 @@ def watch(
         yield
     finally:
         dashboard.live.stop()
+
+
+@contextmanager
+def reporters(args: Any) -> Iterator[list[TrainerCallback]]:
+    """Yield the callbacks that show a run: the display on a terminal, else a line per log on stderr; and its numbers.
+
+    `args` are the settings of any trainer of transformers. With `disable_tqdm` there is no display.
+    """
+    console = Console(stderr=True)
+    if args.process_index or args.disable_tqdm or not console.is_terminal:
+        begin = time.perf_counter()
+
+        def line(text: str) -> None:
+            print(f"[{time.perf_counter() - begin:7.1f}s] {text}", file=sys.stderr, flush=True)
+
+        yield [StepLines(line), RunNumbers()]
+        return
+    dashboard = Dashboard(console)
+    try:
+        yield [dashboard, RunNumbers()]
+    finally:
+        dashboard.live.stop()
+
+
+class RunNumbers(TrainerCallback):
+    """Writes step and last numbers into run.json, for `agent-gym runs`."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            note(args.output_dir, state.global_step, state.max_steps, logs or {})
 
 
 class Dashboard(TrainerCallback):

@@ -5,36 +5,49 @@ from __future__ import annotations
 if __name__ != "agent_gym.registry":
     raise ImportError("this folder is not the package 'registry': import 'agent_gym.registry'")
 
-import difflib
 import functools
 import re
 import warnings
-from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
 from agent_gym.errors import ConfigError
+from agent_gym.registry.names import EnvLike, check_env_id, recipe
 from agent_gym.registry.specs import ENVS, EnvEntry
 
 if TYPE_CHECKING:
     from agent_gym.env import TextEnv
 
-__all__ = ["ENVS", "EnvEntry", "check_env_id", "entries", "list_envs", "make", "register", "register_all"]
+__all__ = [
+    "ENVS",
+    "EnvEntry",
+    "EnvLike",
+    "check_env_id",
+    "entries",
+    "list_envs",
+    "make",
+    "recipe",
+    "register",
+    "register_all",
+]
 
 _registered: dict[str, EnvEntry] = {}
 
 
-def make(env_id: str, **kwargs: Any) -> TextEnv:
-    """Make an environment by its id, or `module:id`: `gymnasium.make` without its wrappers.
+def make(env_id: EnvLike, **kwargs: Any) -> TextEnv:
+    """Make an environment by its id, `gsm8k` for short, or as `module:id`: `gymnasium.make` without its wrappers.
+
+    A class, a function or a spec may take the place of the id (`recipe`).
 
     Raises:
         ConfigError: for an unknown id, an argument that the environment does not take, or an environment that is no
             `TextEnv`.
     """
+    env_id, kwargs = recipe(env_id, kwargs)
     try:
-        env: Any = gymnasium.make(check_env_id(env_id), **kwargs).unwrapped
+        env: Any = gymnasium.make(env_id, **kwargs).unwrapped
     except TypeError as error:
         if found := re.search(r"unexpected keyword argument '(\w+)'", str(error)):
             raise ConfigError(f"{env_id} takes no argument {found[1]!r}; leave it out") from error
@@ -89,24 +102,3 @@ def entries() -> list[EnvEntry]:
 def list_envs() -> list[str]:
     """Return the ids of `entries`."""
     return list(_registered)
-
-
-def check_env_id(env_id: Any) -> str:
-    """Return the id if Gymnasium can make it, after loading its module if it is written `module:id`.
-
-    Raises:
-        ConfigError: with the nearest known ids.
-    """
-    module, _, name = str(env_id).rpartition(":")
-    if module:
-        try:
-            import_module(module)
-        except ImportError as error:
-            raise ConfigError(f"environment {env_id!r}: cannot import module {module!r}: {error}") from error
-    if name in gymnasium.registry:
-        return str(env_id)
-    # Gymnasium's own environments do not speak text, so that none of them was meant; hardly one has a namespace.
-    named = [key for key in gymnasium.registry if "/" in key]
-    near = difflib.get_close_matches(name, named, n=3, cutoff=0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else f"known here: {', '.join(list_envs())}"
-    raise ConfigError(f"unknown environment {env_id!r}; {hint}")

@@ -52,7 +52,8 @@ def flags_of(text: str) -> set[str]:
 @pytest.mark.parametrize("name", TRAINING)
 def test_the_help_agrees_with_the_real_parser(name: str, capsys: Any) -> None:
     command, parser = TRAINING[name], TrainingParser(name)
-    text, real = printed(capsys, name, "--help"), parser._option_string_actions
+    screen, groups = printed(capsys, name, "--help"), GROUPS if command.own else {}
+    text, real = printed(capsys, name, "--help", "settings"), parser._option_string_actions
     own = {one.name: one for kind in command.own for one in dataclasses.fields(kind)}
     arguments = {one.name for one in dataclasses.fields(command.arguments)}
     common = COMMON.keys() - ({} if own else {"num_generations", "temperature", "beta"})
@@ -67,6 +68,11 @@ def test_the_help_agrees_with_the_real_parser(name: str, capsys: Any) -> None:
     assert [title for title in titles if title in GROUPS.values()] == [
         title for group, title in GROUPS.items() if any(one.metadata["group"] == group for one in own.values())
     ]
+    assert len(screen.splitlines()) <= 50 and max(map(len, screen.splitlines())) <= 140
+    assert not [word for word in (*arguments, *own, *common) if not re.search(rf"\b{word}\b", screen)]
+    for group in groups:
+        mine = {one.name for one in own.values() if one.metadata["group"] == group}
+        assert not mine or flags_of(printed(capsys, name, "--help", group)) == mine
     text = printed(capsys, name, "--help-all")
     every = {one.name for kind in parser.dataclass_types for one in dataclasses.fields(kind)}
     hidden = set(FIXED) if own else set()
@@ -75,7 +81,7 @@ def test_the_help_agrees_with_the_real_parser(name: str, capsys: Any) -> None:
 
 
 def test_every_estimator_is_named(capsys: Any) -> None:
-    text = printed(capsys, "ppo", "--help").partition("How credit is given: ")[2].partition(".")[0]
+    text = printed(capsys, "ppo", "--help", "credit").partition("How credit is given: ")[2].partition(".")[0]
     critics = [name for name, known in ESTIMATORS.items() if known.needs_critic]
     assert " ".join(text.split()).replace(" or ", ", ").split(", ") == critics
 

@@ -58,7 +58,7 @@ def test_a_terminal_shows_the_display_and_gets_itself_back(tmp_path: Path, monke
             raise KeyboardInterrupt
 
     console = screen()
-    monkeypatch.setattr(dashboard, "Console", lambda: console)
+    monkeypatch.setattr(dashboard, "Console", lambda stderr: console)
     trainer = make_trainer(tmp_path, max_steps=2, disable_tqdm=False, callbacks=[Interrupt()])
     with pytest.raises(KeyboardInterrupt), watch(trainer):
         assert not any(isinstance(callback, ProgressCallback) for callback in trainer.callback_handler.callbacks)
@@ -67,7 +67,7 @@ def test_a_terminal_shows_the_display_and_gets_itself_back(tmp_path: Path, monke
     assert console.file.getvalue().rstrip("\n").endswith("\x1b[?25h")  # the cursor is shown again
 
 
-def test_a_pipe_gets_the_lines_of_transformers_and_the_folder_a_curve(
+def test_a_pipe_gets_a_line_for_each_log_and_the_folder_a_curve(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     trainer = make_trainer(
@@ -78,8 +78,11 @@ def test_a_pipe_gets_the_lines_of_transformers_and_the_folder_a_curve(
     with watch(trainer):
         trainer.train()
     assert not any(isinstance(callback, Dashboard) for callback in trainer.callback_handler.callbacks)
-    out = capfd.readouterr().out
-    assert "'reward': " in out and "\x1b[?25l" not in out
+    out, err = capfd.readouterr()
+    assert "'reward': " not in out and "\x1b[?25l" not in err
+    lines = [line for line in err.splitlines() if re.match(r"\[ +[0-9.]+s\] step ", line)]
+    assert re.search(r"step   0  dev success [0-9.]+% \[", lines[0]) and len(lines) == 4
+    assert re.search(r"step   1  reward -?[0-9.]+  turns [0-9.]+  rollout [0-9.]+ s  update [0-9.]+ s$", lines[1])
     page = (tmp_path / "curve.html").read_text()
     assert "The run is over." in page and 'http-equiv="refresh"' not in page
     assert page.count("<svg") >= 4 and "success on held-out tasks" in page and "step 2: " in page

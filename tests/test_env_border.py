@@ -179,7 +179,7 @@ def test_arguments_of_a_wrong_type_are_named() -> None:
     for kwargs, words in (
         ({"max_turns": "four"}, "max_turns is 'four'; it must be a whole number of at least 1"),
         ({"max_turns": 2.5}, r"max_turns is 2\.5"),
-        ({"tokenizer": "gpt2"}, "tokenizer is 'gpt2'; it must be a loaded tokenizer"),
+        ({"tokenizer": "gpt2"}, "the tokenizer of 'gpt2' cannot be loaded"),
         ({"system_prompt": 3}, "system_prompt is 3; it must be a text or None"),
     ):
         with pytest.raises(ConfigError, match=words):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -55,3 +56,90 @@ def test_a_name_that_cannot_be_is_refused(
     assert main(["new", *words]) == 2
     assert message in capsys.readouterr().err
     assert sorted(made.parent.rglob("*")) == before
+
+
+def test_questions_become_an_environment_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {"problem": f"How many letters has {word}?", "answer": str(len(word))} for word in "a bc def ghij k".split()
+    ]
+    lines = [
+        json.dumps(row) + "\n" for row in [*rows, rows[0], *({**row, "problem": f"{row['problem']}!"} for row in rows)]
+    ]
+    Path("mine.jsonl").write_text("".join(lines))
+    assert main(["new", "env", "letters", "--from", "mine.jsonl"]) == 0
+    capsys.readouterr()
+    files = {file.stem: file.read_text().splitlines() for file in (tmp_path / "letters/letters/data").iterdir()}
+    assert {name: len(found) for name, found in files.items()} == {"train": 8, "validation": 1, "test": 1}
+    done = run(tmp_path / "letters", "pytest", "-q", "-p", "no:cacheprovider")
+    assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+TOOLS = '''
+"""Tools of a shop."""
+
+from typing import Literal
+
+
+def price(item: Literal["pen", "book", "lamp"], count: int = 1) -> str:
+    """Tell the price of some items."""
+    if item == "lamp":
+        raise KeyError(item)
+    return str({"pen": 2, "book": 11}[item] * count)
+
+
+def _hidden() -> str:
+    return "no tool"
+'''
+
+
+def test_tools_become_an_environment_whose_expert_calls_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("shop_tools.py").write_text(TOOLS)
+    assert main(["new", "env", "shop", "--tools", "shop_tools.py"]) == 0
+    rows = [json.loads(line) for line in Path("shop/shop/data/train.jsonl").read_text().splitlines()]
+    assert {row["call"]["arguments"]["item"] for row in rows} == {"pen", "book"}, "a call that fails makes no question"
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--line-length=120", "--select=E,F,I,UP,B", "shop"]
+    assert subprocess.run(ruff, timeout=60).returncode == 0
+    capsys.readouterr()
+    code = """
+import agent_gym, shop
+from agent_gym.testing import check_text_env, expert_episode
+env = agent_gym.make("Mine/Shop-v0")
+log = expert_episode(env, seed=0)
+assert [call["name"] for call in log[1][-1]["tool_calls"]] == ["price"] and log[-1][-1]["is_success"]
+check_text_env(lambda: agent_gym.make("shop:Mine/Shop-v0"))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "shop", capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--from", "nope.jsonl"], "no such file or folder: 'nope.jsonl'"),
+        (["--tools", "nope.py"], "cannot read nope.py"),
+        (["--tools", "rows.jsonl"], "takes a Python file"),
+        (["--tools", "none.py"], "defines no public function"),
+        (["--tools", "broken.py"], "broken.py cannot be imported: ZeroDivisionError"),
+        (["--tools", "picky.py"], "no tool answered a made-up call"),
+        (["--from", "rows.jsonl"], "no column 'answer'"),
+    ],
+)
+def test_what_makes_no_environment_is_refused_before_anything_is_written(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text('{"question": "x"}\n')
+    Path("none.py").write_text("def _f() -> str:\n    return ''\n")
+    Path("broken.py").write_text("1 / 0\n")
+    Path("picky.py").write_text('def f(a: int) -> str:\n    """No."""\n    raise ValueError(a)\n')
+    assert main(["new", "env", "other", *words]) == 2
+    assert message in capsys.readouterr().err and not Path("other").exists()

@@ -222,7 +222,7 @@ def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="controls and no phase of imitation"):
         run_speedrun(dataclasses.replace(MINI, imitation=(), controls=Controls(1e-3, 1e-3)), output_dir=tmp_path)
     for seeds in ("0,a", "", "1,1", "-1"):
-        with pytest.raises(ConfigError, match="expected different whole numbers with commas"):
+        with pytest.raises(ConfigError, match="must be different whole numbers with commas"):
             speedrun([f"--seeds={seeds}"])
     missing = dataclasses.replace(MINI, model=str(tmp_path / "nothing"))
     with pytest.raises(ConfigError, match="cannot load the model .*nothing"):

@@ -149,7 +149,7 @@ def test_arguments_that_cannot_work_are_refused(tmp_path: Path, options: dict[st
 
 
 def test_tasks_that_there_are_not(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"give an environment id \(env=...\) or a train_dataset"):
+    with pytest.raises(ConfigError, match=r"give an environment \(env=...\) or a train_dataset"):
         AgentGRPOTrainer("nothing", args=settings(tmp_path))
     with pytest.raises(ConfigError, match="has 1 tasks, but one generation batch takes 2: add tasks"):
         make_trainer(tmp_path, train_dataset=task_dataset(ENV, tasks=1)).train()

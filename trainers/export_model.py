@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import torch
-from accelerate.utils import merge_fsdp_weights
+from accelerate.utils import is_peft_model, merge_fsdp_weights
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
@@ -209,6 +209,16 @@ def model_card(
         parts += ["## Settings\n", _table(("setting", "value"), *settings)]
     used = provenance.get("versions") or versions()
     return "\n".join([*parts, "## Versions\n", _table(("package", "version"), *used.items())])
+
+
+def write_card(trainer: Any, about: Mapping[str, Any]) -> None:
+    """Write README.md into the folder of a trainer, from what `provenance` knows of it, or nothing."""
+    folder, peft = Path(str(trainer.args.output_dir)), is_peft_model(trainer.model)
+    config = trainer.model.peft_config["default"] if peft else None
+    base = str(config.base_model_name_or_path) if config else None
+    folder.mkdir(parents=True, exist_ok=True)
+    text = model_card(folder.resolve().name, Checkpoint(folder, base), about, {}, merged=False)
+    (folder / "README.md").write_text(text, encoding="utf-8")
 
 
 def read_evaluations(paths: Sequence[str | Path]) -> dict[tuple[str, str, str], EvalResult]:

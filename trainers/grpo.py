@@ -31,6 +31,7 @@ from agent_gym.policies.base import Policy
 from agent_gym.policies.processors import let_videos_be_missing
 from agent_gym.policies.ranks import exchange, gather, gather_items
 from agent_gym.policies.transformers import TransformersPolicy
+from agent_gym.registry import EnvLike
 from agent_gym.rollout import Episode, EpisodeSpec, Runner
 from agent_gym.trainers.batch import Batch, TrainingEpisode, balance, collate, take, training_episode
 from agent_gym.trainers.checkpoints import write_provenance
@@ -54,12 +55,24 @@ from agent_gym.trainers.metrics import (
 from agent_gym.trainers.rows import RowTrainer
 from agent_gym.trainers.run_card import RunCard
 from agent_gym.trainers.schedule import RolloutScheduler, group_specs, sampled
-from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, check_task_columns, task_dataset
+from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, Rows, as_tasks, task_dataset
 
 
 def _no_reward_function(prompts: Any, **kwargs: Any) -> list[float]:
     # TRL insists on a reward function.
     raise RolloutError("rewards come from the environment; this function is never called")
+
+
+# Arguments of TRL's trainer that have no place here, and what has.
+_INSTEAD = {
+    "reward_funcs": (
+        "the environment scores: give QuestionEnv(questions, score=f), or a term in reward_weights whose value is in "
+        "Reply(terms=...)"
+    ),
+    "environment_factory": "give env=lambda: agent_gym.contrib.trl.FromTRL(factory, rows), or a TextEnv",
+    "tools": "they belong to the environment: env=lambda: QuestionEnv(questions, tools=[f])",
+    "rollout_func": "the environment answers the policy, and policy= takes what samples",
+}
 
 
 class AgentGRPOTrainer(RowTrainer):
@@ -70,10 +83,12 @@ class AgentGRPOTrainer(RowTrainer):
 
     Args:
         model: a model id, a folder, the name of a prepared model, or a loaded model.
-        env: the Gymnasium id to train on; may be left out when the data sets name their environments.
+        env: what to train on: a Gymnasium id, a class or function that makes an environment, or one that
+            `gymnasium.make` has made (`registry.recipe`); may be left out when the data sets name their environments.
         args: the settings.
         env_kwargs: arguments of the environment.
-        train_dataset: rows from `task_dataset`; by default all tasks of the split "train".
+        train_dataset: rows from `task_dataset`, or questions with answers (`tasks.as_tasks`), each as a data set or a
+            list of dicts; by default all tasks of the split "train".
         eval_dataset: the same for evaluation; without it `evaluate()` needs one.
         policy: an engine to sample with instead of the one that `args` describe.
         **kwargs: everything else `trl.GRPOTrainer` takes: processing_class, callbacks, optimizers, peft_config, ...
@@ -95,15 +110,17 @@ class AgentGRPOTrainer(RowTrainer):
     def __init__(
         self,
         model: Any,
-        env: str | None = None,
+        env: EnvLike | None = None,
         args: AgentGRPOConfig | None = None,
         *,
         env_kwargs: Mapping[str, Any] | None = None,
-        train_dataset: Dataset | None = None,
-        eval_dataset: Dataset | None = None,
+        train_dataset: Rows | None = None,
+        eval_dataset: Rows | Mapping[str, Rows] | None = None,
         policy: Policy | None = None,
         **kwargs: Any,
     ) -> None:
+        for name in _INSTEAD.keys() & kwargs.keys():
+            raise ConfigError(f"{type(self).__name__} takes no {name}: {_INSTEAD[name]}")
         if args is None:
             name = model if isinstance(model, str) else model.config.name_or_path or "model"
             args = self.config_class(f"{name.rstrip('/').split('/')[-1]}-{self._name}")
@@ -117,11 +134,14 @@ class AgentGRPOTrainer(RowTrainer):
         args.check_staleness()
         if train_dataset is None:
             if env is None:
-                raise ConfigError("give an environment id (env=...) or a train_dataset made with task_dataset()")
+                raise ConfigError("give an environment (env=...) or a train_dataset made with task_dataset()")
             train_dataset = task_dataset(env, env_kwargs, split="train", seed=args.seed)
-        check_task_columns(train_dataset, "train_dataset")
-        if eval_dataset is not None:
-            check_task_columns(eval_dataset, "eval_dataset")
+        train_dataset = as_tasks(train_dataset, "train_dataset", env)
+        if isinstance(eval_dataset, Mapping):
+            parts = eval_dataset.items()
+            eval_dataset = {key: as_tasks(part, f"eval_dataset[{key!r}]", env) for key, part in parts}
+        elif eval_dataset is not None:
+            eval_dataset = as_tasks(eval_dataset, "eval_dataset", env)
         model = model_source(model) if isinstance(model, str) else model
         let_videos_be_missing()  # a model that is named may need it for its processor
         # TRL would build an engine of its own, with settings that neither a CPU nor a tied output layer survives.

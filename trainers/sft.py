@@ -28,16 +28,18 @@ from agent_gym.evaluate import make_specs
 from agent_gym.images import Vision
 from agent_gym.policies import ScriptedPolicy
 from agent_gym.policies.processors import image_inputs
+from agent_gym.registry import EnvLike
 from agent_gym.rollout import Budget, Episode, Row, Runner, warn_of_expert
 from agent_gym.trainers.checkpoints import refuse_used
 from agent_gym.trainers.engine import warn_of_rounding
 from agent_gym.trainers.frozen import reading_only
+from agent_gym.trainers.export_model import write_card
 
 TRAIN_ON = ("policy", "all")
 
 
 def expert_episodes(
-    env_id: str,
+    env_id: EnvLike,
     env_kwargs: Mapping[str, Any] | None,
     tokenizer: Any,
     *,
@@ -117,7 +119,14 @@ def _collate(
 
 
 class _LabelledTokens(SFTTrainer):
-    """TRL's trainer, whose output layer reads the places in front of labels only (TRL's own does where Triton is)."""
+    """TRL's trainer, whose output layer reads the places in front of labels only (TRL's own does where Triton is).
+
+    Its card is ours.
+    """
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        if self.is_world_process_zero():
+            write_card(self, {})
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if self.label_smoother is not None or self.compute_loss_func is not None:  # these read all logits

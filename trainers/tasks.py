@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,16 +21,21 @@ from datasets import Dataset, concatenate_datasets
 from torch.utils.data import Sampler
 from transformers import TrainerCallback
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, shown
 from agent_gym.evaluate import make_specs
+from agent_gym.registry import EnvLike, check_env_id, recipe
 from agent_gym.rollout import derive_seed
+from agent_gym.row_forms import completed
+from agent_gym.tool_env import QuestionEnv
 from agent_gym.trainers.selection import fresh_tasks
 
 COLUMNS = ("env_id", "env_kwargs", "split", "index", "seed")
+Rows = Dataset | Sequence[Mapping[str, Any]]
+"""A data set or a list of dicts."""
 
 
 def task_dataset(
-    env_id: str,
+    env_id: EnvLike,
     env_kwargs: Mapping[str, Any] | None = None,
     *,
     split: str = "train",
@@ -38,23 +44,60 @@ def task_dataset(
 ) -> Dataset:
     """List the first `tasks` of a split, or all, as a data set: env_id, env_kwargs (JSON), split, index and seed.
 
-    `seed` is the base of the environments' seeds.
+    `env_id` is an id, or what `registry.recipe` takes in its place. `seed` is the base of the environments' seeds.
 
     Raises:
-        ConfigError: for an unknown environment or split, or more tasks than there are.
+        ConfigError: for an unknown environment or split, more tasks than there are, or arguments that are no JSON.
     """
+    env_id, env_kwargs = recipe(env_id, env_kwargs)
+    try:
+        written = json.dumps(env_kwargs)
+    except TypeError as error:
+        cure = "give a function that makes the environment, env=lambda: MyEnv(...)"
+        raise ConfigError(f"env_kwargs must be JSON values, and {error}; {cure}") from error
     specs = make_specs(env_id, env_kwargs, split=split, episodes=tasks, seed=seed)
-    common = (env_id, json.dumps(dict(env_kwargs or {})), split)
+    common = (env_id, written, split)
     rows = [(*common, spec.index, spec.seed) for spec in specs]
     return Dataset.from_dict({column: [row[i] for row in rows] for i, column in enumerate(COLUMNS)})
 
 
-def check_task_columns(dataset: Dataset | Mapping[str, Dataset], name: str) -> None:
-    """Raise `ConfigError` unless the data set, or each of several, has the columns of `task_dataset`."""
-    if isinstance(dataset, Mapping):
-        for key, part in dataset.items():
-            check_task_columns(part, f"{name}[{key!r}]")
-        return
+def as_tasks(rows: Rows, name: str, env: EnvLike | None = None) -> Dataset:
+    """Return the tasks that rows name, as a data set with the columns of `task_dataset`.
+
+    Args:
+        rows: a data set or a list of dicts, of tasks, or of questions with answers in one of the forms of row_forms.py:
+            these become the tasks of a `QuestionEnv` without tools.
+        name: what messages call them.
+        env: the environment of the run. It has tasks of its own, so that questions are refused.
+
+    Raises:
+        ConfigError: for rows that are neither.
+    """
+    if isinstance(rows, Sequence):
+        if not rows or not all(isinstance(row, Mapping) for row in rows):
+            raise ConfigError(
+                f"{name} is {shown(rows)}; it must be a data set or a list of dicts, with at least one row"
+            )
+        columns = list(rows[0])
+    else:
+        columns = rows.column_names
+    if not set(COLUMNS) & set(columns):
+        if env is not None:
+            raise ConfigError(
+                f"{name} has the columns {', '.join(columns)}, and env has tasks of its own: leave env out to train on "
+                "questions without tools, give the rows to the environment, env=lambda: QuestionEnv(rows, tools=[f]), "
+                "or name its tasks with task_dataset()"
+            )
+        wanted = ("question", "answer")
+        questions = [completed(row, wanted, f"{name}, row {number}") for number, row in enumerate(rows)]
+        return task_dataset(partial(QuestionEnv, questions))
+    dataset = Dataset.from_list([{**row} for row in rows]) if isinstance(rows, Sequence) else rows
+    check_task_columns(dataset, name)
+    return dataset
+
+
+def check_task_columns(dataset: Dataset, name: str) -> None:
+    """Raise `ConfigError` unless the data set has the columns of `task_dataset`."""
     missing = [column for column in COLUMNS if column not in dataset.column_names]
     if missing:
         raise ConfigError(
@@ -73,6 +116,7 @@ def parse_mixture(text: str) -> list[tuple[str, float]]:
         env_id, equals, number = (piece.strip() for piece in part.partition("="))
         if not env_id:
             raise ConfigError(f"the mixture {text!r} has a part without environment id; write id=weight,id=weight")
+        env_id = check_env_id(env_id)
         if env_id in weights:
             raise ConfigError(f"the mixture {text!r} names {env_id} twice; name it once, with the sum of its weights")
         try:

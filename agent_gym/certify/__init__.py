@@ -44,7 +44,7 @@ def certify(
     Raises:
         ConfigError: for an unknown id or check, or if the environment cannot be made.
     """
-    check_env_id(env_id)
+    env_id = check_env_id(env_id)
     if unknown := set(checks) - set(CHECKS):
         raise ConfigError(f"unknown check {sorted(unknown)}; known: {', '.join(CHECKS)}")
     subject, records = Subject(env_id, dict(env_kwargs or {}), **settings), list[Record]()

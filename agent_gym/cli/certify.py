@@ -19,7 +19,7 @@ from agent_gym.certify.record import Record
 from agent_gym.certify.report import badge, page, text
 from agent_gym.cli.parser import Parser, check_output
 from agent_gym.errors import ConfigError, writing
-from agent_gym.registry import EnvEntry, check_env_id, entries
+from agent_gym.registry import EnvEntry, entries, make
 from agent_gym.viewer.card import card
 
 _SHOWN = 400  # characters of a text of the example
@@ -78,9 +78,11 @@ def info(argv: Sequence[str]) -> int:
     parser.add_env()
     parser.add_env_kwargs("arguments with which the example is played, for an id that needs some")
     arguments = parser.parse(argv)
-    spec = gymnasium.registry[check_env_id(arguments.env_id).rpartition(":")[2]]
+    spec = gymnasium.registry[arguments.env_id.rpartition(":")[2]]
     point = spec.entry_point
     made: Any = gymnasium.envs.registration.load_env_creator(point) if isinstance(point, str) else point
+    if not isinstance(made, type):  # a function
+        made = type(make(arguments.env_id, **arguments.env_kwargs))
     if not hasattr(made, "reward_weights"):
         raise ConfigError(f"{arguments.env_id} is no class of agent_gym.TextEnv; see help() of {point}")
     known = {entry.id: entry for entry in entries()}

@@ -21,7 +21,7 @@ from agent_gym.errors import ConfigError, require
 from agent_gym.policies import Policy, ScriptedPolicy
 from agent_gym.policies.processors import load_encoder, model_class
 from agent_gym.policies.vllm import set_environment
-from agent_gym.registry import check_env_id, list_envs
+from agent_gym.registry import list_envs
 from agent_gym.rollout import derive_seed
 from agent_gym.rollout.env_threads import shows_images
 
@@ -58,8 +58,6 @@ class Player(NamedTuple):
 
 def find_players(arguments: argparse.Namespace, env_ids: Sequence[str]) -> list[Player]:
     """Resolve `--policy`, `--expert` and `--model`."""
-    for env_id in env_ids:
-        check_env_id(env_id)
     players = []
     for name in dict.fromkeys(arguments.policy or (["expert"] if arguments.expert else ["model"])):
         if name in SCRIPTS:

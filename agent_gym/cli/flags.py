@@ -1,13 +1,15 @@
 """What `grpo`, `ppo` and `sft` take, and their `--help`, without torch and TRL.
 
-`--help` shows our own settings in groups, from their dataclasses, and those of TRL that every run needs. The parser
-that reads a command line knows all of TRL's too (train.py); `--help-all` shows them.
+`--help` fits on a screen: what a first run needs, then the names of our own settings by group. `--help GROUP` explains
+those of one group, `--help settings` all of them, from their dataclasses. The parser that reads a command line knows
+all of TRL's too (train.py); `--help-all` shows them.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import textwrap
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
@@ -23,6 +25,18 @@ PRESETS = "agent_gym.trainers.accelerate_configs"
 COMMON = tomllib.loads(resources.files(__package__).joinpath("common.toml").read_text(encoding="utf-8"))
 """The fields of TRL and transformers that every run needs, each with what stands for a value, and a text."""
 _RL_ONLY = ("num_generations", "temperature", "beta")
+_FIRST = (
+    "model_name_or_path", "output_dir", "max_steps", "learning_rate", "per_device_train_batch_size", "num_generations",
+    "eval_strategy", "use_peft",
+)  # fmt: skip
+"""Those of them that `--help` explains; it names the others."""
+_SWITCHES = {
+    "--config FILE": "a yaml file with any of these; examples/*.yaml are some to begin with",
+    "--dry_run": "print the settings, what the run would do and what it would write, and end",
+    "--print_config": "print the settings as yaml, and end",
+    "--seeds LIST": "one run for each seed, such as 0,1,2, into output_dir/seed_N, and their means",
+    "--accelerate_config NAME": "several processes: a preset or a file of `accelerate config`",
+}
 
 
 def _argument(default: Any, text: str) -> Any:
@@ -139,7 +153,7 @@ def layout(name: str) -> dict[str, Any]:
 def add_launcher(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that belong to no dataclass."""
     group = parser.add_argument_group("help, files and processes")
-    group.add_argument("-h", "--help", action="help", help="Show our own settings and the most common ones of TRL.")
+    group.add_argument("-h", "--help", action="help", help="Show what a first run needs; --help settings shows more.")
     group.add_argument("--help-all", "--help_all", action="help", help="Show TRL's settings, too; this imports TRL.")
     group.add_argument("--config", metavar="FILE", help="A yaml file with any of these arguments.")
     help_text = (
@@ -149,8 +163,46 @@ def add_launcher(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--accelerate_config", metavar="NAME", help=help_text)
 
 
+def help_text(name: str, argv: Sequence[str]) -> str:
+    """Return the help that a command line asks for: of a group, of all our settings, or what fits on a screen.
+
+    Raises `ConfigError` for a group that does not exist.
+    """
+    words = [word for word in argv if not word.startswith("-")]
+    asked = words[-1] if words and argv[-1] == words[-1] and argv[-2:-1] in (["-h"], ["--help"]) else None
+    if asked == "settings":
+        return short_help(name)
+    groups = _groups(name)
+    if asked is not None:
+        if asked not in groups:
+            raise ConfigError(f"{name} --help: no group {asked!r}; known: {', '.join(groups)}, settings")
+        parser = argparse.ArgumentParser(usage=argparse.SUPPRESS, add_help=False, argument_default=argparse.SUPPRESS)
+        parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
+        _show(parser, GROUPS[asked], groups[asked])
+        return parser.format_help().lstrip()
+    common = [one for one in COMMON if one in _FIRST and (groups or one not in _RL_ONLY)]
+    rows = {f"--{one} {COMMON[one][0]}": COMMON[one][1] for one in common} | _SWITCHES
+    lines = [f"usage: {layout(name)['usage']}", "", TRAINING[name].summary, ""]
+    lines += [f"  {flag:<33}  {text}" for flag, text in rows.items()]
+    named = {"the environment": [one.name for one in dataclasses.fields(TRAINING[name].arguments)]}
+    named["TRL's for every run"] = [one for one in COMMON if one not in _FIRST and (groups or one not in _RL_ONLY)]
+    named |= {f"{GROUPS[key]} (--help {key})": [one.name for _, one in own] for key, own in groups.items()}
+    lines.append("")
+    for title, names in named.items():
+        lines += [f"{title}:", *textwrap.wrap(", ".join(names), 110, initial_indent="  ", subsequent_indent="  ")]
+    more = "this, or a group explained; settings explains all of these, --help-all the rest of TRL's"
+    return "\n".join([*lines, "", f"  {'-h, --help [GROUP]':<33}  {more}", ""])
+
+
+def _groups(name: str) -> dict[str, list[tuple[type, dataclasses.Field[Any]]]]:
+    """Return the settings of ours that a command has, by group."""
+    own = {one.name: (kind, one) for kind in TRAINING[name].own for one in dataclasses.fields(kind)}
+    grouped = {key: [one for one in own.values() if one[1].metadata["group"] == key] for key in GROUPS}
+    return {key: found for key, found in grouped.items() if found}
+
+
 def short_help(name: str) -> str:
-    """Return the help of a training command: our settings by group, and the common ones of TRL."""
+    """Return the help of a training command with texts: our settings by group, and the common ones of TRL."""
     parser = argparse.ArgumentParser(
         **layout(name), formatter_class=argparse.ArgumentDefaultsHelpFormatter, argument_default=argparse.SUPPRESS
     )
@@ -161,8 +213,8 @@ def short_help(name: str) -> str:
     for common, (metavar, text) in COMMON.items():
         if common not in own and (own or common not in _RL_ONLY):
             group.add_argument(f"--{common}", metavar=metavar, help=text)
-    for key, title in GROUPS.items():
-        _show(parser, title, [one for one in own.values() if one[1].metadata["group"] == key])
+    for key, settings in _groups(name).items():
+        _show(parser, GROUPS[key], settings)
     add_launcher(parser)
     return parser.format_help()
 

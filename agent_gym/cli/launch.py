@@ -7,44 +7,92 @@ command `trl`. Unlike there, training without any launcher argument runs in this
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Sequence
 from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
-from agent_gym.cli.flags import short_help
+from agent_gym.cli.early import check_early
+from agent_gym.cli.flags import help_text
 from agent_gym.cli.main import guarded
-from agent_gym.cli.parser import announce
-from agent_gym.errors import require
+from agent_gym.cli.parser import announce, seed_list, take_option, with_underscores
+from agent_gym.cli.runs import over_seeds
+from agent_gym.errors import ConfigError, require
+from agent_gym.trainers.run_file import recorded
 
 LAUNCHER = "AGENT_GYM_LAUNCHER"  # the environment variable with the process id of the launcher, for its processes
 _PR_SET_PDEATHSIG = 1
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def train(name: str, argv: Sequence[str], *, launched: bool = False) -> int:
     """Train by a command line, or show the help; a process of the launcher trains without checking again."""
     if {"-h", "--help"}.intersection(argv):
-        print(short_help(name), end="")
+        print(help_text(name, argv), end="")
         return 0
-    if not launched:
+    if find_spec("trl") is None:
+        require("trl", "train")
+    words = with_underscores(argv)
+    shown = [flag for flag in ("--print_config", "--dry_run") if flag in words]
+    seeds, argv = take_option([word for word in words if word not in shown], "--seeds")
+    given: dict[str, Any] = {}
+    if not launched and "--help_all" not in argv:
+        given = check_early(name, argv)
+        if seeds is not None and not shown:
+            folder = given.get("output_dir")
+            if not folder:
+                raise ConfigError("--seeds puts each run into a folder of its own: name the outer one by --output_dir")
+            return over_seeds(name, argv, seed_list(seeds), str(folder))
         announce("importing torch and TRL")
+    quiet()
     if name != "sft":
         from agent_gym.policies.vllm import set_environment
 
         set_environment()
-    require("trl", "train")
     from agent_gym.cli.train import COMMANDS, TrainingParser
 
     check, run_training = COMMANDS[name]
     parsed, launch = TrainingParser(name).read(argv)
-    if not launched:
-        check(*parsed)
+    if launched:
+        run_training(*parsed)
+        return 0
+    tasks = check(*parsed)
+    if shown:
+        from agent_gym.cli.dry import config_text, plan_text
+
+        print(config_text(name, parsed, given, launch), end="")
+        if "--dry_run" in shown:
+            print(plan_text(name, parsed, tasks, launch), end="")
+        return 0
+    with recorded(name, argv, parsed[1].output_dir) as outcome:
         if launch:  # its processes read the same arguments, and leave out the launcher's
-            return run([*launch, "--module", "agent_gym.cli.launch", name, *argv])
-    run_training(*parsed)
-    return 0
+            outcome["code"] = run([*launch, "--module", "agent_gym.cli.launch", name, *argv])
+        else:
+            run_training(*parsed)
+    return outcome.get("code", 0)
+
+
+def quiet() -> None:
+    """Leave only errors to the other libraries, also in processes that are started; our warnings become a line each."""
+    for variable in ("TRANSFORMERS_VERBOSITY", "DATASETS_VERBOSITY", "ACCELERATE_LOG_LEVEL"):
+        os.environ.setdefault(variable, "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    for library in ("torch", "trl", "torchao", "peft"):
+        logging.getLogger(library).setLevel(logging.ERROR)
+
+    def show(message: Warning | str, category: type[Warning], filename: str, *where: Any, **more: Any) -> None:
+        place = Path(filename)
+        if _PACKAGE in place.parents or "site-packages" not in place.parts:  # ours, or the user's
+            print(f"agent-gym: {' '.join(str(message).split())}", file=sys.stderr)
+
+    warnings.showwarning = show
 
 
 grpo, ppo, sft = (partial(train, name) for name in ("grpo", "ppo", "sft"))

@@ -34,6 +34,8 @@ COMMANDS = {
     "grpo": ("launch:grpo", "train a model by reinforcement learning that compares episodes (GRPO)"),
     "ppo": ("launch:ppo", "train a model by reinforcement learning with a critic (PPO)"),
     "launch": ("nodes:launch", "run grpo or ppo on several machines, of which some serve the model"),
+    "runs": ("runs:runs", "list runs: status, step, last numbers"),
+    "resume": ("runs:resume", "go on with a run from its last checkpoint"),
     "plan": ("prepare:plan", "estimate the memory of a training run, and which layout fits"),
     "doctor": ("doctor:doctor", "try all parts of a training run on this machine, and report"),
     "prepare": ("prepare:prepare", "make a data set or a model ready: fetch, check, convert, index"),
@@ -41,7 +43,8 @@ COMMANDS = {
     "export": ("export:export", "write a trained model, trajectories or tasks for others"),
     "view": ("files:view", "turn trajectories into one HTML page"),
     "figure": ("files:figure", "draw a speedrun over several seeds as one picture"),
-    "new": ("start:new", "write a small environment of your own to start from"),
+    "new": ("new:new", "write an environment of your own to start from, also of questions or tools"),
+    "completion": ("completion:completion", "print a script that completes words in a shell"),
     "speedrun": ("start:speedrun", "all of it in minutes: tiny model, warm start, GRPO, results"),
 }
 

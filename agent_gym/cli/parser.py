@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from agent_gym.errors import ConfigError, require, writing
+from agent_gym.registry import check_env_id
 
 Flag = Callable[..., None]  # what adds a flag, see `Parser.group`
 
@@ -59,7 +60,7 @@ class Parser(argparse.ArgumentParser):
         return flag
 
     def add_env(self) -> None:
-        self.flag("env_id ENV", "environment id, for example AgentR1/GSM8K-v0")
+        self.flag("env_id ENV", "environment id, for example AgentR1/GSM8K-v0, or gsm8k for short")
 
     def add_env_kwargs(self, help_text: str = "arguments of the environment") -> None:
         self.flag("--env_kwargs JSON", help_text, type=json_object, default={})
@@ -86,6 +87,8 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             flags = [flag for action in self._actions for flag in action.option_strings]
             raise ConfigError(f"{self.command}: unknown argument {unknown[0]!r}; {nearest(unknown[0], flags)}")
+        if env_id := getattr(known, "env_id", None):
+            known.env_id = [*map(check_env_id, env_id)] if isinstance(env_id, list) else check_env_id(env_id)
         return known
 
     def error(self, message: str) -> NoReturn:
@@ -195,6 +198,14 @@ def positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
     return number
+
+
+def seed_list(text: str) -> list[int]:
+    """Read seeds, such as 0,1,2; `ConfigError` if they are no different whole numbers."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts) or len({*map(int, parts)}) < len(parts):
+        raise ConfigError(f"seeds is {text!r}; it must be different whole numbers with commas between them, as 0,1,2")
+    return [*map(int, parts)]
 
 
 def check_output(path: str) -> None:

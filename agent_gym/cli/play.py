@@ -21,7 +21,6 @@ import gymnasium
 from agent_gym.chat import text_of
 from agent_gym.cli.parser import Flag, Parser, positive
 from agent_gym.errors import ConfigError, require
-from agent_gym.registry import check_env_id
 from agent_gym.rollout import make_env
 
 if TYPE_CHECKING:
@@ -185,7 +184,6 @@ def chat(argv: Sequence[str]) -> int:
     flag("--web", "serve a web page to this machine instead", action="store_true")
     flag("--port", "its port; 0 takes a free one", type=int, default=8070)
     arguments = parser.parse(argv)
-    check_env_id(arguments.env_id)
     if not (arguments.model or arguments.endpoint):
         raise ConfigError("who answers? give --model with a folder or hub id, or --endpoint with a server's address")
     if arguments.web:

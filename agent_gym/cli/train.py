@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
 import torch
@@ -39,10 +38,11 @@ from agent_gym.cli.flags import (
     preset_file,
 )
 from agent_gym.cli.parser import as_text, nearest, one_line, read_yaml, take_option, with_underscores
-from agent_gym.errors import ConfigError, writing
+from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
-from agent_gym.examples.dashboard import watch
+from agent_gym.examples.dashboard import reporters, watch
 from agent_gym.examples.tiny import make_tiny_model, make_tiny_vision_model
+from agent_gym.installed import install_command
 from agent_gym.rollout.env_threads import shows_images
 from agent_gym.trainers.checkpoints import refuse_used, way_on
 from agent_gym.trainers.config import FIXED, AgentGRPOConfig, AgentPPOConfig
@@ -60,6 +60,7 @@ class TrainingParser(TrlParser):
         config = {"grpo": AgentGRPOConfig, "ppo": AgentPPOConfig, "sft": SFTConfig}[command]
         kinds: list[Any] = [TRAINING[command].arguments, config, ModelConfig]
         super().__init__(kinds, **layout(command))
+        self.set_defaults(logging_steps=1)  # a rollout takes seconds to minutes: a line for each is not too much
         if command == "sft":
             # TRL would cut what is longer than 1,024 tokens. Demonstrations are never cut, and those of shops and of
             # searches for papers have 2,400, so that the model's own limit is the one that counts.
@@ -142,7 +143,7 @@ def _launcher_flags() -> dict[str, Any]:
     return launch_command_parser()._option_string_actions
 
 
-def _check_rl(critic: bool, env: RLArguments, args: Any, model: ModelConfig) -> None:
+def _check_rl(critic: bool, env: RLArguments, args: Any, model: ModelConfig) -> tuple[Dataset, Dataset | None]:
     _check_run(args, model)
     if args.estimator.needs_critic != critic:  # the trainer would find it when the model is loaded
         mine = ", ".join(name for name, known in ESTIMATORS.items() if known.needs_critic == critic)
@@ -150,7 +151,7 @@ def _check_rl(critic: bool, env: RLArguments, args: Any, model: ModelConfig) -> 
         raise ConfigError(
             f"advantage_estimator {args.advantage_estimator!r} {why} a critic: use agent-gym {other}, or one of {mine}"
         )
-    task_datasets(env, args)
+    return task_datasets(env, args)
 
 
 def _train_rl(trainer_name: str, env: RLArguments, args: Any, model: ModelConfig) -> None:
@@ -183,7 +184,7 @@ def task_datasets(env: RLArguments, args: Any) -> tuple[Dataset, Dataset | None]
     return mixed(env.train_split, env.train_tasks), mixed(env.eval_split, env.eval_tasks) if evaluated else None
 
 
-def _check_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
+def _check_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> tuple[()]:
     from agent_gym.trainers.sft import TRAIN_ON
 
     if env.train_on not in TRAIN_ON:
@@ -193,6 +194,7 @@ def _check_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
     _check_run(args, None if env.tiny else model)
     mapping("styles", env.styles)
     make_specs(env.env_id, env.kwargs, split=env.train_split, episodes=env.train_tasks, seed=args.seed)
+    return ()
 
 
 def _train_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
@@ -211,15 +213,16 @@ def _train_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
     styles = mapping("styles", env.styles) or None  # None for the expert's default
     episodes = expert_episodes(env.env_id, env.kwargs, tokenizer, styles=styles, **tasks)
     rows = [row for episode in episodes for row in episode.rows]
-    with _resume_hint(args):
+    with _resume_hint(args), reporters(args) as callbacks:
+        args.disable_tqdm = True  # the reporters show what there is to see
         resume = _resume_point(args)
-        model_args = _use_model(args, model)
+        model_args = {**_use_model(args, model), "callbacks": callbacks}
         trained = train_sft(name, tokenizer, rows, args, train_on=env.train_on, resume=resume, **model_args)
     _finish(trained, args)
 
 
 # What finds the cheap mistakes of a command, before processes are started or models loaded; and what trains.
-COMMANDS: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
+COMMANDS: dict[str, tuple[Callable[..., Any], Callable[..., None]]] = {
     "grpo": (partial(_check_rl, False), partial(_train_rl, "AgentGRPOTrainer")),
     "ppo": (partial(_check_rl, True), partial(_train_rl, "AgentPPOTrainer")),
     "sft": (_check_sft, _train_sft),
@@ -255,17 +258,13 @@ def _resume_point(args: Any) -> str | bool | None:
 
 
 def _check_run(args: Any, model: ModelConfig | None) -> None:
-    """Find what would end the run late: no model, a used or closed folder, trackers, the optimizer."""
+    """Find what would end the run late: no model, a used folder, trackers, the optimizer."""
     if model is not None:
         if model.model_name_or_path is None:
             raise ConfigError("which model? give --model_name_or_path with a folder or hub id")
         check_folder(model.model_name_or_path)
     if _resume_point(args) is None and args.resume_from_checkpoint != "auto":
         refuse_used(args.output_dir)
-    with writing(args.output_dir, "name another folder with --output_dir"):
-        Path(args.output_dir).mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=args.output_dir):
-            pass
     for name in args.report_to:
         try:
             (callback,) = get_reporting_integration_callbacks([name])
@@ -274,7 +273,7 @@ def _check_run(args: Any, model: ModelConfig | None) -> None:
         except ValueError as error:
             raise ConfigError(f"report_to: {one_line(error)}") from error
         except (ImportError, RuntimeError) as error:
-            cure = "pip install 'agent-gym[trackers]', or --report_to none"
+            cure = f"{install_command('trackers')}, or --report_to none"
             raise ConfigError(f"report_to {name}: {one_line(error)}; {cure}") from error
     _check_optimizer(args)
 
@@ -308,8 +307,9 @@ def _resume_hint(args: Any) -> Iterator[None]:
 
 
 def _finish(trainer: Any, args: Any) -> None:
-    """Save the model, push it if asked to, and leave the group of processes."""
+    """Save the model with its card, push it if asked to, and leave the group of processes."""
     trainer.save_model(args.output_dir)
+    trainer.create_model_card()
     trainer.accelerator.print(f"model: {args.output_dir}")
     if args.push_to_hub:
         trainer.push_to_hub()

@@ -23,6 +23,7 @@ from typing import Any
 
 from agent_gym.doctor import Setting, SkippedStage, end
 from agent_gym.errors import RolloutError, described, require
+from agent_gym.installed import install_command
 
 GIB = 2**30
 CONTEXT = 512
@@ -156,7 +157,7 @@ def layout(setting: Setting, kind: str) -> dict[str, Any]:
     from agent_gym.doctor import ranks
 
     if kind.startswith("zero") and find_spec("deepspeed") is None:
-        raise SkippedStage("DeepSpeed is not installed: pip install 'agent-gym[deepspeed]'")
+        raise SkippedStage(f"DeepSpeed is not installed: {install_command('deepspeed')}")
     for name in ("full", "lora"):
         batch = 2 * ranks.GROUP * setting.ranks
         trainer = ranks.make_trainer(setting, ranks.TINY, lora=name == "lora", per_device_train_batch_size=batch)

@@ -20,6 +20,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.evaluate.panels import Panel
 from agent_gym.evaluate.statistics import Measure, mean, pass_at_k, share, wilson_interval
 from agent_gym.evaluate.storage import EpisodeFile
+from agent_gym.registry import EnvLike, recipe
 from agent_gym.rollout import Episode, EpisodeSpec, Runner, derive_seed, failure_summary, make_env
 from agent_gym.rollout.env_threads import close_env
 from agent_gym.rollout.episode import call_seconds, episode_values
@@ -65,7 +66,7 @@ def evaluate(
 
 
 def make_specs(
-    env_id: str,
+    env_id: EnvLike,
     env_kwargs: Mapping[str, Any] | None = None,
     *,
     split: str | None = None,
@@ -76,6 +77,7 @@ def make_specs(
 ) -> list[EpisodeSpec]:
     """Spread episodes over the tasks of a split, from its first task on, or over those of a panel.
 
+    The environment is an id, or what `registry.recipe` takes in its place.
     The split is by default the only one there is, else that of the environment's protocol, else "test". `episodes` is
     the number of tasks, None for all; each is played `group_size` times. `seed` is the base of the seeds of
     environments and sampling; a panel brings its own for the environments.
@@ -83,7 +85,7 @@ def make_specs(
     Raises:
         ConfigError: if there is no such split, it has fewer tasks, or the environment gives others than the panel has.
     """
-    kwargs = dict(env_kwargs or {})
+    env_id, kwargs = recipe(env_id, env_kwargs)
     indices: Iterable[int]
     if panel is not None:
         if split is not None or episodes is not None:

@@ -25,7 +25,7 @@ import gymnasium
 from agent_gym.chat import ChatRenderer
 from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError
-from agent_gym.registry import check_env_id
+from agent_gym.registry import EnvLike, recipe
 from agent_gym.rollout.episode import EpisodeSpec
 from agent_gym.rollout.failures import Failure
 
@@ -42,14 +42,15 @@ Answer = Callable[[Any, Failure | ConfigError | None], None]
 Result = TypeVar("Result")
 
 
-def make_env(env_id: str, env_kwargs: Mapping[str, Any] | None = None, tokenizer: Any = None) -> Env:
+def make_env(env_id: EnvLike, env_kwargs: Mapping[str, Any] | None = None, tokenizer: Any = None) -> Env:
     """Make an environment that reports token ids, by a tokenizer or `ChatRenderer`; without one it has characters only.
+
+    What may take the place of an id is in `registry.recipe`.
 
     Raises:
         ConfigError: for an unknown id, arguments the environment does not take, or an environment that is no `TextEnv`.
     """
-    check_env_id(env_id)
-    kwargs = dict(env_kwargs or {})
+    env_id, kwargs = recipe(env_id, env_kwargs)
     try:
         env = gymnasium.make(env_id, **kwargs)
     except TypeError as error:

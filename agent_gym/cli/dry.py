@@ -1,0 +1,88 @@
+"""`--print_config` and `--dry_run` of the training commands: the settings as they are used, and what a run would do.
+
+What is printed is yaml that `--config` reads again. Defaults of TRL and transformers that nobody changed are left out;
+`--help-all` has them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from agent_gym.cli.flags import COMMON, TRAINING
+
+
+def config_text(command: str, parsed: Sequence[Any], given: Mapping[str, Any], launch: Sequence[str]) -> str:
+    """Return the settings of a run as yaml: ours, those that every run needs, and what was given.
+
+    Args:
+        command: grpo, ppo or sft.
+        parsed: the dataclasses that the parser has filled: environment, trainer, model.
+        given: what the command line and the yaml file set, by name (early.py).
+        launch: arguments of `accelerate launch`.
+    """
+    env, args, model = parsed
+    own = {one.name for kind in TRAINING[command].own for one in dataclasses.fields(kind)}
+    settings = {one.name: getattr(env, one.name) for one in dataclasses.fields(env)}
+    for source in (args, model):
+        for one in dataclasses.fields(source):
+            if one.name in own or one.name in COMMON or one.name in given:
+                settings.setdefault(one.name, getattr(source, one.name))
+    plain = {name: _plain(value) for name, value in settings.items() if value is not None}
+    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110)
+    return text + (f"# with accelerate launch {' '.join(launch)}\n" if launch else "")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(one) for one in value]
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def plan_text(command: str, parsed: Sequence[Any], datasets: Sequence[Any], launch: Sequence[str]) -> str:
+    """Return what a run would do and write, from its settings and tasks (none for sft, whose expert plays first)."""
+    _, args, model = parsed
+    lines: list[tuple[str, str]] = [("model", str(model.model_name_or_path or "a tiny one, made on the spot"))]
+    if model.use_peft:
+        lines.append(("trained", f"LoRA adapters of rank {model.lora_r}"))
+    lines.append(("processes", f"accelerate launch {' '.join(launch)}" if launch else "1, this one"))
+    if command != "sft":
+        train, evaluated = datasets
+        sources = {name: 0 for name in train["env_id"]}
+        for name in train["env_id"]:
+            sources[name] += 1
+        lines.append(("tasks", ", ".join(f"{count:,} of {name}" for name, count in sources.items())))
+        each, group = args.generation_batch_size, args.num_generations
+        used = f"trained on in {args.rollout_steps:g} optimizer steps"
+        lines.append(("a rollout", f"{each} episodes ({args.batch_tasks} tasks x {group} attempts), {used}"))
+        per_epoch = math.floor(len(train) / args.batch_tasks) * args.rollout_steps
+        steps = args.max_steps if args.max_steps > 0 else math.ceil(per_epoch * args.num_train_epochs)
+        lines.append(("steps", f"{steps:,.0f}, {steps / args.rollout_steps * each:,.0f} episodes"))
+        if evaluated is not None:
+            by_steps = str(getattr(args.eval_strategy, "value", args.eval_strategy)) == "steps"
+            when = f"each {args.eval_steps:g} steps" if by_steps else "at the end of epochs"
+            lines.append(("evaluation", f"{len(evaluated):,} tasks x {args.num_generations_eval}, {when}"))
+        lines.append(("memory", f"agent-gym plan --model {model.model_name_or_path} --gpus N estimates it"))
+    elif args.max_steps > 0:
+        lines.append(("steps", f"{args.max_steps:,} of {args.per_device_train_batch_size} demonstrations per process"))
+    folder = Path(str(args.output_dir))
+    written = ["the model, README.md and run.json"]
+    if str(getattr(args.save_strategy, "value", args.save_strategy)) != "no":
+        written.append(f"checkpoint-N each {args.save_steps:g} steps")
+    if command != "sft":
+        written += ["card.json and curve.html", "agent_gym.json"]
+        if args.trajectories_per_step:
+            written.append(f"trajectories ({args.trajectories_per_step} episodes a rollout and process)")
+    trackers = [name for name in args.report_to if name != "none"]
+    lines += [("writes", f"{folder}: {', '.join(written)}"), ("reports to", ", ".join(trackers) or "nothing else")]
+    return "".join(f"# {name:<11}{text}\n" for name, text in lines)

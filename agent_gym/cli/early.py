@@ -1,0 +1,152 @@
+"""The mistakes of a training command that can be found before torch and TRL are imported, which takes seconds.
+
+It reads the command line and its yaml file loosely: values of settings that it knows are checked, all others are left
+to the real parser (train.py). Names of flags are compared with the words that begin a field in the sources of TRL and
+transformers, which are read as text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, get_args, get_type_hints
+
+from agent_gym.cli.engine import check_folder
+from agent_gym.cli.flags import TRAINING, mapping, preset_file
+from agent_gym.cli.parser import nearest, read_yaml, take_option, with_underscores
+from agent_gym.errors import ConfigError, writing
+from agent_gym.installed import install_command
+from agent_gym.registry import check_env_id
+from agent_gym.trainers.settings import AgentSettings, CriticSettings
+
+_SOURCES = {
+    "trl": ("trainer/grpo_config.py", "trainer/sft_config.py", "trainer/base_config.py", "trainer/model_config.py"),
+    "transformers": ("training_args.py",),
+    "accelerate": ("commands/launch.py",),
+}
+_TRACKERS = ("tensorboard", "trackio", "wandb")
+
+
+@dataclasses.dataclass
+class _Own(CriticSettings, AgentSettings):
+    """All settings of ours."""
+
+
+def check_early(command: str, argv: Sequence[str]) -> dict[str, Any]:
+    """Return what the command line and its yaml file set, by name, as they stand there.
+
+    Raises:
+        ConfigError: for an unknown flag or key, an unknown environment, a folder that is no model or cannot be written,
+            a tracker that is not installed, or a value of a setting that no run can have.
+    """
+    arguments = with_underscores(argv)
+    if arguments and not arguments[0].startswith("-"):
+        arguments.insert(0, "--env_id")
+    preset, arguments = take_option(arguments, "--accelerate_config")
+    path, arguments = take_option(arguments, "--config")
+    content = {} if path is None else read_yaml(path)
+    words = dict(_words(arguments))
+    known = _known_flags(command)
+    for name in words if known else ():
+        if name not in known:
+            raise ConfigError(f"{command}: unknown argument {'--' + name!r}; {nearest('--' + name, _dashed(known))}")
+    given = {**content, **words}
+    preset = preset or given.get("accelerate_config")
+    if preset is not None:
+        preset_file(str(preset))
+    _check_environment(given)
+    if not given.get("tiny"):
+        if not given.get("model_name_or_path"):
+            raise ConfigError("which model? give --model_name_or_path with a folder or hub id")
+        check_folder(str(given["model_name_or_path"]))
+    _check_numbers(given)
+    if given.get("output_dir"):
+        check_writable(str(given["output_dir"]))
+    reported = given.get("report_to", ())
+    for name in re.split(r"[\s,]+", reported) if isinstance(reported, str) else reported or ():
+        if name in _TRACKERS and find_spec(name) is None:
+            cure = f"{install_command('trackers')}, or --report_to none"
+            raise ConfigError(f"report_to {name}: the package {name!r} is not installed; {cure}")
+    return given
+
+
+def _words(arguments: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of each flag; True where none follows."""
+    for place, word in enumerate(arguments):
+        if word.startswith("--") and word[2:3].isalpha():
+            name, equals, value = word[2:].partition("=")
+            behind = arguments[place + 1 : place + 2]
+            # A negative number is a value.
+            follows = behind and not re.match("--?[a-zA-Z]", behind[0])
+            yield name, value if equals else behind[0] if follows else True
+
+
+def _known_flags(command: str) -> set[str]:
+    """Return every name that may be a flag, and some more; none if the sources are not where they were."""
+    found = {one.name for kind in (TRAINING[command].arguments, _Own) for one in dataclasses.fields(kind)}
+    found |= {"help", "help_all", "config", "accelerate_config", "dry_run", "print_config", "seeds"}
+    for package, files in _SOURCES.items():
+        spec = find_spec(package)
+        folder = Path(spec.origin).parent if spec and spec.origin else None
+        for file in files if folder else ():
+            try:
+                text = (folder / file).read_text(encoding="utf-8")
+            except OSError:
+                return set()
+            found |= set(re.findall(r"^    (\w+): ", text, re.MULTILINE))
+            # Those of accelerate have dashes or underscores; TRL's parser adds `no_` to switches that are on.
+            found |= {flag.replace("-", "_") for flag in re.findall(r'"--([\w-]+)"', text)}
+    return found | {f"no_{name}" for name in found}
+
+
+def _dashed(names: set[str]) -> list[str]:
+    return sorted(f"--{name}" for name in names if not name.startswith("no_"))
+
+
+def _check_environment(given: Mapping[str, Any]) -> None:
+    env_id = given.get("env_id")
+    if env_id is None:
+        raise ConfigError(
+            "which environment? give its id first, for example AgentR1/GSM8K-v0; agent-gym list shows all"
+        )
+    for part in env_id.split(",") if isinstance(env_id, str) else ():
+        if name := part.partition("=")[0].strip():
+            check_env_id(name)
+    if "env_kwargs" in given:
+        mapping("env_kwargs", given["env_kwargs"])
+
+
+def _check_numbers(given: Mapping[str, Any]) -> None:
+    """Check our settings as the trainer will, and the learning rate, whose sign no one else looks at so early."""
+    hints, values = get_type_hints(_Own), {}
+    for name in given.keys() & hints.keys():
+        kinds = (hints[name], *get_args(hints[name]))
+        # A text, or what cannot be converted, is left to the real parser.
+        for kind in (kind for kind in (int, float) if kind in kinds):
+            with suppress(TypeError, ValueError):
+                values[name] = kind(given[name])
+                break
+        else:
+            if not {int, float, bool}.intersection(kinds):
+                values[name] = given[name]
+    _Own(**values).check_settings()
+    for name in ("learning_rate", "weight_decay", "warmup_ratio", "warmup_steps", "max_grad_norm"):
+        number = 0.0
+        with suppress(TypeError, ValueError):
+            number = float(given.get(name, 0.0))
+        if not 0.0 <= number < math.inf:
+            raise ConfigError(f"{name} is {given[name]}; it must be 0 or more")
+
+
+def check_writable(folder: str) -> None:
+    """Raise `ConfigError` if nothing can be written into a folder, or it cannot be made; it is not made."""
+    path = Path(folder).expanduser().absolute()
+    place = next(one for one in (path, *path.parents) if one.exists())
+    with writing(folder, "name another folder with --output_dir"), TemporaryFile(dir=place):
+        pass

@@ -1,0 +1,166 @@
+"""`agent-gym new env`: a package with an environment that works: a small game, or one made of what a user has.
+
+With `--from` its tasks are the rows of a data set, with `--tools` its tools the functions of a Python file, and both go
+together. Tools alone get made-up questions: each tool is called some times with made-up arguments, and what it answers
+is the answer.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import keyword
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from agent_gym.cli.parser import Parser
+from agent_gym.data import load_splits
+from agent_gym.errors import ConfigError, described
+from agent_gym.tool_env import draw_argument, words_of
+from agent_gym.tools import Tool, tool
+
+# Template to where it goes in the new folder.
+_PLACES = {
+    "env.py.txt": "{name}/env.py",
+    "__init__.py.txt": "{name}/__init__.py",
+    "test.py.txt": "tests/test_{name}.py",
+    "pyproject.toml.txt": "pyproject.toml",
+    "README.md.txt": "README.md",
+}
+_QUESTIONS = {"env.py.txt": "questions.py.txt", "test.py.txt": "questions-test.py.txt"}
+_CALLS, _SECONDS = 60, 10.0  # made-up calls of each tool, and how long they may take together
+_LONGEST = 200  # characters of an answer that a policy can be asked to repeat
+
+
+def new(argv: Sequence[str]) -> int:
+    """Write a folder with an environment that works, its registration and its test: yours to change."""
+    parser = Parser("new", new.__doc__, config=False)
+    parser.flag("kind", "what to make", choices=("env",))
+    parser.flag("name", "name of the package, for example my_task")
+    parser.flag("--folder", "where to; default: a folder of that name, here")
+    parser.flag("--namespace", "first part of the environment's id", default="Mine")
+    help_text = "questions and answers: a .jsonl, .json or .parquet file, or a folder of splits"
+    parser.flag("--from DATA", help_text, dest="data")
+    help_text = "a file whose public functions become tools; without --from each is called with made-up arguments"
+    parser.flag("--tools FILE.py", help_text)
+    arguments = parser.parse(argv)
+    name = arguments.name
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise ConfigError(f"new: {name!r} cannot name a package: use small letters, digits and _, for example my_task")
+    installed = importlib.util.find_spec(name)
+    if installed is not None and installed.origin is not None:  # a mere folder has none, and hides nothing
+        raise ConfigError(f"new: a module {name!r} is installed already, and would hide yours; choose another name")
+    if not re.fullmatch(r"[A-Za-z][\w-]*", arguments.namespace):
+        raise ConfigError(f"new: --namespace is {arguments.namespace!r}; use letters and digits, for example Mine")
+    folder = Path(arguments.folder or name)
+    if folder.exists():
+        raise ConfigError(f"new: {str(folder)!r} exists already; give another name or --folder")
+    camel = "".join(part.capitalize() for part in name.split("_"))
+    env_id = f"{arguments.namespace}/{camel}-v0"
+    title, dashed = name.replace("_", " ").capitalize(), name.replace("_", "-")
+    words = {"name": name, "camel": camel, "dashed": dashed, "title": title, "env_id": env_id}
+    words |= {"summary": "find a number in three guesses", "tools": "()", "data": "drawn from the seed"}
+    found = _load(Path(arguments.tools)) if arguments.tools else {}
+    splits = _rows(arguments.data, found) if arguments.data or found else {}
+    if splits:
+        calls = "".join(f"tools.{one}, " for one in found)
+        words |= {
+            "summary": "questions, answered with tools" if found else "questions, answered at once",
+            "tools": f"({', '.join(map(repr, found))},)" if found else "()",
+            "data": "rows of data/",
+            "functions": f"tools=[{calls.removesuffix(', ')}], " if found else "",
+            "imports": "from . import tools\n\n" if found else "",
+        }
+    for template, place in _PLACES.items():
+        source = _QUESTIONS.get(template, template) if splits else template
+        text = files("agent_gym.cli").joinpath("new-env", source).read_text(encoding="utf-8")
+        _write(folder / place.format(name=name), Template(text).substitute(words))
+    for split, rows in splits.items():
+        text = "".join(f"{json.dumps(row, ensure_ascii=False, default=str)}\n" for row in rows)
+        _write(folder / name / "data" / f"{split}.jsonl", text)
+    if found:
+        shutil.copyfile(arguments.tools, folder / name / "tools.py")
+        print(folder / name / "tools.py")
+    print(
+        f"\nNext:\n  cd {os.path.relpath(folder)}\n  python -m pytest\n  agent-gym play {name}:{env_id}\n"
+        f"  agent-gym certify {name}:{env_id} --quick\n  agent-gym speedrun --env {name}:{env_id}"
+    )
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    print(path)
+
+
+def _load(path: Path) -> dict[str, Tool]:
+    """Import a file and make tools of its public functions; `ConfigError` if there is none, or one cannot be a tool."""
+    if path.suffix != ".py":
+        raise ConfigError(f"new: --tools is {str(path)!r}; it takes a Python file")
+    try:
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        defined = [one.name for one in body if isinstance(one, ast.FunctionDef)]
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        module = importlib.util.module_from_spec(spec) if spec else ModuleType(path.stem)
+        spec.loader.exec_module(module)  # type: ignore[union-attr]  # a file that was read has a loader
+    except OSError as error:
+        raise ConfigError(f"new: cannot read {path}: {error.strerror}; --tools takes a Python file") from error
+    except Exception as error:  # it is the user's code
+        raise ConfigError(f"new: {path} cannot be imported: {described(error)}") from error
+    found = {name: tool(getattr(module, name)) for name in defined if not name.startswith("_")}
+    if not found:
+        raise ConfigError(f"new: {path} defines no public function; a tool is a typed function with a docstring")
+    return found
+
+
+def _rows(data: str | None, tools: Mapping[str, Tool]) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the rows by split: those of the data, or made-up ones of the tools. A split of its own is kept."""
+    if data is None:
+        splits: dict[str, list[Mapping[str, Any]]] = {"train": [*_made_up(tools)]}
+        if not splits["train"]:
+            raise ConfigError("new: no tool answered a made-up call; give questions and answers with --from")
+    else:
+        splits = {split: [*rows] for split, rows in load_splits(data, columns=("question", "answer")).items()}
+    seen: set[str] = set()
+    for split, rows in splits.items():  # a question that training shows must not be asked in a test
+        distinct = {row["question"]: row for row in rows if row["question"] not in seen}
+        seen |= distinct.keys()
+        splits[split] = [*distinct.values()]
+    if len(splits) == 1 and len(rows := next(iter(splits.values()))) >= 3:
+        order = np.random.default_rng(0).permutation(len(rows)).tolist()
+        held = max(1, len(rows) // 10)
+        parts = {"test": order[:held], "validation": order[held : 2 * held], "train": order[2 * held :]}
+        splits = {split: [rows[place] for place in sorted(parts[split])] for split in ("train", "validation", "test")}
+    return {split: rows for split, rows in splits.items() if rows}
+
+
+def _made_up(tools: Mapping[str, Tool]) -> Iterator[dict[str, Any]]:
+    rng, until = np.random.default_rng(0), time.monotonic() + _SECONDS
+    for name, one in tools.items():
+        schema = one.schema["function"]
+        words = words_of(" ".join(re.findall(r'"([^"\n]+)"', json.dumps(schema))) or name)
+        for _ in range(_CALLS):
+            properties = schema["parameters"].get("properties", {})
+            given = {key: draw_argument(kind, words, rng) for key, kind in properties.items()}
+            if time.monotonic() > until:
+                return
+            try:
+                result = one.run(given)
+            except Exception:  # made-up arguments are often no good ones
+                continue
+            if not result.error and 0 < len(result.text.strip()) <= _LONGEST:
+                shown = ", ".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in given.items())
+                question = f"What does {name} answer" + (f" for {shown}?" if shown else "?")
+                yield {"question": question, "answer": result.text.strip(), "call": {"name": name, "arguments": given}}

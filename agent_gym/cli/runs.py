@@ -1,0 +1,147 @@
+"""Runs on disk: which there are and how they ended, how one goes on, and one run for each of several seeds.
+
+What is known of a run is in `run.json` in its folder (trainers/run_file.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agent_gym.cli.parser import Parser, print_table, take_option, with_underscores
+from agent_gym.errors import ConfigError
+from agent_gym.evaluate.statistics import mean
+from agent_gym.trainers.run_file import FILE, read, write
+
+_DEPTH = 3  # folders below the given one in which runs are looked for
+
+
+def _status(about: Mapping[str, Any]) -> str:
+    """Return the status of a run; one that is said to run and whose process is gone was killed."""
+    if about.get("status") != "running" or about.get("host") != platform.node():
+        return str(about.get("status"))
+    try:
+        os.kill(int(about["pid"]), 0)
+    except ProcessLookupError:
+        return "killed"
+    except PermissionError:  # it is there, and another user's
+        pass
+    return "running"
+
+
+def _last_checkpoint(folder: Path) -> int | None:
+    steps = [one.name.rpartition("-")[2] for one in folder.glob("checkpoint-*")]
+    return max((int(step) for step in steps if step.isdecimal()), default=None)
+
+
+def runs(argv: Sequence[str]) -> int:
+    """List the runs in a folder: status, step, last numbers."""
+    parser = Parser("runs", runs.__doc__, config=False)
+    parser.flag("folder FOLDER", "where to look", nargs="?", default="runs")
+    parser.flag("--json", "print JSON instead of a table", action="store_true")
+    arguments = parser.parse(argv)
+    root = Path(arguments.folder)
+    if not root.is_dir():
+        raise ConfigError(f"no folder at {root}; name the one that holds the runs: agent-gym runs FOLDER")
+    found = [path for depth in range(_DEPTH + 1) for path in root.glob("*/" * depth + FILE)]
+    known = {path.parent: read(path) for path in found}
+    order = sorted(known, key=lambda folder: known[folder].get("started", 0.0), reverse=True)
+    if arguments.json:
+        rows = [{"folder": str(one), **known[one], "status": _status(known[one])} for one in order]
+        print(json.dumps(rows, indent=2))
+        return 0
+    if not order:
+        print(f"no runs in {root}: no folder there holds a {FILE}")
+        return 0
+    table = [("RUN", "COMMAND", "STATUS", "STEP", "REWARD", "SUCCESS", "CHECKPOINT", "STARTED")]
+    for folder in order:
+        about, last = known[folder], _last_checkpoint(folder)
+        numbers = about.get("numbers", {})
+        step = f"{about['step']}/{about['max_steps']}" if "step" in about else "-"
+        started = time.strftime("%Y-%m-%d %H:%M", time.localtime(about.get("started", 0.0)))
+        shown = [f"{numbers[name]:.3f}" if name in numbers else "-" for name in ("reward", "eval_success")]
+        saved = "-" if last is None else str(last)
+        table.append((str(folder), str(about.get("command")), _status(about), step, *shown, saved, started))
+    print_table(table, numbers={3, 4, 5, 6})
+    return 0
+
+
+def resume(argv: Sequence[str]) -> int:
+    """Go on with a run from its last checkpoint, with the settings that it was started with."""
+    from agent_gym.cli.main import main
+
+    parser = Parser("resume", resume.__doc__, config=False)
+    parser.flag("folder RUN", "the run's folder; settings behind it win, for example --max_steps 200")
+    arguments = parser.parse(argv[:1])
+    folder = Path(arguments.folder).absolute()
+    about = read(folder / FILE)
+    if not about:
+        raise ConfigError(f"{arguments.folder} holds no {FILE}; agent-gym runs lists the runs that can be gone on with")
+    command, status = about["command"], _status(about)
+    if status == "running":
+        raise ConfigError(f"{arguments.folder} is still running, as process {about['pid']}: stop it first")
+    if command not in ("grpo", "ppo", "sft"):
+        raise ConfigError(f"{arguments.folder} is a run of {command}, which has no checkpoints: start it again")
+    if _last_checkpoint(folder) is None:
+        raise ConfigError(
+            f"{arguments.folder} has no checkpoint yet: start it again; save_steps sets when one is saved"
+        )
+    if status == "done" and len(argv) < 2:
+        cure = f"agent-gym resume {arguments.folder} --max_steps N"
+        raise ConfigError(f"{arguments.folder} is finished; to train on: {cure}")
+    os.chdir(about["cwd"])  # relative paths of its command line are meant from there
+    before = _without(about["argv"], "--output_dir", "--resume_from_checkpoint")
+    return main([command, *before, *argv[1:], "--output_dir", str(folder), "--resume_from_checkpoint", "true"])
+
+
+def _without(argv: Sequence[str], *flags: str) -> list[str]:
+    arguments = with_underscores(argv)
+    for flag in flags:
+        _, arguments = take_option(arguments, flag)
+    return arguments
+
+
+def over_seeds(command: str, argv: Sequence[str], seeds: Sequence[int], folder: str | Path) -> int:
+    """Run a command once for each seed, one after the other, into FOLDER/seed_N, and print their last numbers.
+
+    One that fails does not stop those after it. A seed that is done is not run again; one with a checkpoint goes on.
+    """
+    rows: list[dict[str, Any]] = []
+    for seed in seeds:
+        place = Path(folder, f"seed_{seed}")
+        about = read(place / FILE)
+        print(f"agent-gym: seed {seed} in {place}", file=sys.stderr, flush=True)
+        if _status(about) != "done":
+            words = [*_without(argv, "--seed", "--output_dir"), "--seed", str(seed), "--output_dir", str(place)]
+            words += ["--resume_from_checkpoint", "true"] if _last_checkpoint(place) is not None else []
+            subprocess.run([sys.executable, "-m", "agent_gym", command, *words], check=False)
+        about = read(place / FILE)
+        rows.append({"seed": seed, "status": _status(about), "step": about.get("step"), **about.get("numbers", {})})
+    measures = [name for name in ("reward", "eval_reward", "eval_success", "loss") if any(name in row for row in rows)]
+    table = [("SEED", "STATUS", "STEP", *measures)]
+    for row in rows:
+        values = [f"{row[name]:.4g}" if name in row else "-" for name in measures]
+        table.append((str(row["seed"]), str(row["status"]), str(row["step"]), *values))
+    found = {}
+    for name in measures:
+        values = [row[name] for row in rows if row["status"] == "done" and name in row]
+        found[name] = dataclasses.asdict(mean(values, [1] * len(values))) if len(values) > 1 else None
+    table.append(("mean", "", "", *map(_interval, found.values())))
+    print_table(table, numbers=range(2, 3 + len(measures)))
+    write(Path(folder, "seeds.json"), {"command": command, "runs": rows, "mean": found})
+    return int(any(row["status"] != "done" for row in rows))
+
+
+def _interval(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return "-"
+    interval = "" if found["low"] is None else f" [{found['low']:.4g}, {found['high']:.4g}]"
+    return f"{found['value']:.4g}{interval}"

@@ -1,0 +1,144 @@
+"""From what a user calls an environment to what makes it again: an id and arguments.
+
+Each episode, and each process, makes its own environment. So an id is enough, in full or in short, and so is whatever
+makes one: a class, a function, or the spec of what `gymnasium.make` made. The last three get an id in the namespace
+"Local", in this process and in those that it starts.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import itertools
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from agent_gym.errors import ConfigError, shown
+
+LOCAL = "Local"
+EnvLike = str | Callable[..., Any] | gymnasium.Env[Any, Any] | EnvSpec
+"""An id, a class or function that makes an environment, an environment of `gymnasium.make`, or its spec."""
+
+
+def check_env_id(env_id: Any) -> str:
+    """Return the id if Gymnasium can make it, after loading its module if it is written `module:id`.
+
+    `gsm8k`, `GSM8K-v0` or `agentr1/gsm8k` stands for `AgentR1/GSM8K-v0`, if no other id is meant by it as well.
+
+    Raises:
+        ConfigError: with the nearest known ids.
+    """
+    module, _, name = str(env_id).rpartition(":")
+    if module:
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise ConfigError(f"environment {env_id!r}: cannot import module {module!r}: {error}") from error
+    if name in gymnasium.registry:
+        return str(env_id)
+    # Gymnasium's own environments do not speak text, so that none of them was meant.
+    named = [key for key, spec in gymnasium.registry.items() if not str(spec.entry_point).startswith("gymnasium.")]
+    meant = [key for key in named if _matches(name, key)]
+    if len(meant) == 1:
+        return f"{module}:{meant[0]}" if module else meant[0]
+    near = meant or difflib.get_close_matches(name, named, n=3, cutoff=0.5) or _near(name, named)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known here: {', '.join(_listed())}"
+    if name.startswith(f"{LOCAL}/"):
+        hint = "a Python program made it of a class; to use it elsewhere, gymnasium.register it in a module of yours"
+    raise ConfigError(f"unknown environment {env_id!r}; {hint}")
+
+
+def _listed() -> list[str]:
+    from agent_gym.registry import list_envs
+
+    return list_envs()
+
+
+def _parts(env_id: str) -> tuple[str, str, str]:
+    """Return namespace, name and version in small letters, "" for those that are left out."""
+    namespace, _, rest = env_id.lower().rpartition("/")
+    name, version = re.fullmatch(r"(.*?)(-v\d+)?", rest, re.DOTALL).groups()  # type: ignore[union-attr]  # always
+    return namespace, re.sub("[-_]", "", name), version or ""
+
+
+def _matches(short: str, env_id: str) -> bool:
+    (namespace, name, version), known = _parts(short), _parts(env_id)
+    return name == known[1] and namespace in ("", known[0]) and version in ("", known[2])
+
+
+def _near(short: str, named: list[str]) -> list[str]:
+    """Return the ids whose name, without namespace and version, is like that of a short form."""
+    names = {_parts(env_id)[1]: env_id for env_id in named}
+    return [names[near] for near in difflib.get_close_matches(_parts(short)[1], names, n=3)]
+
+
+def recipe(env: EnvLike, env_kwargs: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    """Return the id and the arguments by which `gymnasium.make` makes an environment again.
+
+    A class or function is registered as `Local/NAME-v0`; a class replaces one of the same module and name, since the
+    cells of notebooks run again. So is the spec of an environment with wrappers, or with arguments that are no JSON.
+
+    Args:
+        env: what is meant, see `EnvLike`.
+        env_kwargs: further arguments; they win over those of a spec.
+
+    Raises:
+        ConfigError: for an unknown id, an environment that was not made by `gymnasium.make`, or anything else.
+    """
+    kwargs = dict(env_kwargs or {})
+    if isinstance(env, str):
+        return check_env_id(env), kwargs
+    spec = env if isinstance(env, EnvSpec) else env.spec if isinstance(env, gymnasium.Env) else None
+    if spec is not None:
+        try:
+            json.dumps(spec.kwargs)
+        except TypeError:
+            plain = False
+        else:
+            plain = spec.id in gymnasium.registry and not spec.additional_wrappers
+        if plain:
+            return spec.id, {**spec.kwargs, **kwargs}
+        env_id = _local_id(spec.name, lambda known: known == replace(spec, id=known.id))
+        gymnasium.registry[env_id] = replace(spec, id=env_id)
+        return env_id, kwargs
+    if isinstance(env, gymnasium.Env):
+        name = type(env).__name__
+        raise ConfigError(
+            f"env is an instance of {name}, and each episode makes its own: give env={name} and env_kwargs"
+        )
+    if isinstance(env, type) and not issubclass(env, gymnasium.Env) and hasattr(env, "reset"):
+        hint = f"if TRL makes it, wrap it: env=lambda: agent_gym.contrib.trl.FromTRL({env.__name__}, rows)"
+        raise ConfigError(f"env is {env.__name__}, which is no gymnasium.Env; {hint}")
+    if not callable(env):
+        raise ConfigError(f"env is {shown(env)}; it must be an id, a class, a function or what gymnasium.make made")
+    return _registered(env), kwargs
+
+
+def _registered(make: Callable[..., Any]) -> str:
+    inner = make.func if isinstance(make, partial) else make
+    name = re.sub(r"\W", "", getattr(inner, "__name__", type(inner).__name__))
+    env_id = _local_id(name, lambda known: _same(known.entry_point, make))
+    gymnasium.registry.pop(env_id, None)  # it would warn of an id that is registered again
+    gymnasium.register(env_id, entry_point=make, vector_entry_point=f"agent_gym.vector:{env_id}")
+    return env_id
+
+
+def _local_id(name: str, same: Callable[[EnvSpec], bool]) -> str:
+    """Return the first id of this name that is free, or that stands for the same."""
+    ids = (f"{LOCAL}/{name}{number if number > 1 else ''}-v0" for number in itertools.count(1))
+    return next(one for one in ids if one not in gymnasium.registry or same(gymnasium.registry[one]))
+
+
+def _same(known: Any, make: Any) -> bool:
+    """Whether this is the same maker, or a later definition of the same name."""
+    names = [(getattr(one, "__module__", ""), getattr(one, "__qualname__", "<>")) for one in (known, make)]
+    # Two functions called <lambda>, or made in one function, are two environments.
+    return known is make or (names[0] == names[1] and "<" not in names[1][1] and inspect.isclass(make))

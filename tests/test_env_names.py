@@ -1,0 +1,137 @@
+"""What stands for an environment: short ids, classes, functions and specs; and what TRL's users give first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.wrappers import TransformReward
+from toy_envs import CountingEnv
+
+import agent_gym
+from agent_gym import ConfigError, QuestionEnv
+from agent_gym.cli.main import main
+from agent_gym.evaluate import make_specs
+from agent_gym.registry import check_env_id, recipe
+from agent_gym.rollout import make_env
+
+GSM8K = "AgentR1/GSM8K-v0"
+
+
+@pytest.mark.parametrize(
+    ("short", "full"),
+    [
+        ("gsm8k", GSM8K),
+        ("GSM8K-v0", GSM8K),
+        ("agentr1/gsm8k", GSM8K),
+        ("hotpotqa", "AgentR1/HotpotQA-v0"),
+        ("hotpotqa-naive-rag", "AgentR1/HotpotQA-NaiveRAG-v0"),
+        ("papersearch", "AgentR1/PaperSearch-v1"),
+        ("agent_gym:bisect", "agent_gym:AgentR1/Bisect-v0"),
+    ],
+)
+def test_a_short_form_stands_for_the_only_id_that_it_fits(short: str, full: str) -> None:
+    assert check_env_id(short) == full
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("gsm9k", f"did you mean {GSM8K}"),
+        ("gsm8k-v1", f"did you mean {GSM8K}"),
+        ("Local/Gone-v0", "gymnasium.register it in a module"),
+        ("nothing like it", "known here: AgentR1/GSM8K-v0"),
+    ],
+)
+def test_an_id_that_fits_none_names_the_nearest(given: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_env_id(given)
+
+
+def test_two_ids_of_one_name_are_both_named() -> None:
+    agent_gym.register(agent_gym.EnvEntry("Mine/GSM8K-v0", "toy_envs:CountingEnv", "x"))
+    try:
+        with pytest.raises(ConfigError, match="did you mean AgentR1/GSM8K-v0 or Mine/GSM8K-v0"):
+            check_env_id("gsm8k")
+    finally:
+        del gymnasium.registry["Mine/GSM8K-v0"]
+        agent_gym.registry._registered.pop("Mine/GSM8K-v0")
+
+
+def test_commands_take_short_ids(capsys: Any) -> None:
+    assert main(["eval", "gsm8k", "--policy", "random", "--episodes", "2", "--json"]) == 0
+    assert f'"env_id": "{GSM8K}"' in capsys.readouterr().out
+
+
+def test_what_makes_an_environment_stands_for_it() -> None:
+    env_id, kwargs = recipe(CountingEnv, {"max_turns": 3})
+    assert (env_id, kwargs) == ("Local/CountingEnv-v0", {"max_turns": 3}) and recipe(CountingEnv)[0] == env_id
+    again = type("CountingEnv", (CountingEnv,), {"__module__": CountingEnv.__module__})  # as a cell that runs again
+    assert recipe(again)[0] == env_id and type(make_env(env_id).unwrapped) is again
+    one, two = recipe(lambda: CountingEnv())[0], recipe(lambda: CountingEnv(max_turns=2))[0]
+    assert one != two and make_env(two).unwrapped.max_turns == 2  # type: ignore[attr-defined]
+    assert agent_gym.make(CountingEnv, max_turns=2).max_turns == 2
+    (spec,) = make_specs(CountingEnv, split="train", episodes=1)
+    assert spec.env_id == env_id
+
+
+def test_the_recipe_of_an_instance_is_its_spec_with_its_wrappers() -> None:
+    made = gymnasium.make(GSM8K, difficulty=2)
+    assert recipe(made, {"split": "test"}) == (GSM8K, {"difficulty": 2, "split": "test"})
+    for factor in (10.0, 20.0):
+        env_id, kwargs = recipe(TransformReward(made, lambda reward, by=factor: by * reward))
+        env = gymnasium.make(env_id, **kwargs)
+        env.reset(seed=0)
+        assert env.step(f"<answer>{env.unwrapped.gold(env.unwrapped._row)}</answer>")[1] == pytest.approx(1.1 * factor)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (3, "env is 3"),
+        (CountingEnv(), "give env=CountingEnv and env_kwargs"),
+        (type("Tools", (), {"reset": lambda self: None}), "FromTRL"),
+    ],
+)
+def test_what_makes_none_gets_the_cure(given: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        recipe(given)
+
+
+def test_a_name_is_as_good_as_its_tokenizer(tiny_model: str) -> None:
+    env = agent_gym.make(GSM8K, tokenizer=tiny_model)
+    assert env.reset(seed=0)[1]["token_ids"]
+    with pytest.raises(ConfigError, match="the tokenizer of './nope' cannot be loaded: .*; give the folder or hub id"):
+        agent_gym.make(GSM8K, tokenizer="./nope")
+
+
+# Trainers.
+
+
+def test_a_trainer_takes_a_class_or_a_list_of_questions(tiny_model: str, tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer
+
+    def trainer(env: Any = None, **given: Any) -> Any:
+        args = AgentGRPOConfig(
+            str(tmp_path), max_steps=1, num_generations=2, per_device_train_batch_size=4, max_turn_tokens=4,
+            max_episode_tokens=700, use_vllm=False, use_cpu=True, bf16=False, report_to="none", save_strategy="no",
+        )  # fmt: skip
+        return AgentGRPOTrainer(tiny_model, env, args, **given)
+
+    questions = [{"problem": f"{n} + 1?", "answer": str(n + 1)} for n in range(4)]
+    run = trainer(train_dataset=questions)
+    run.train()
+    assert run.state.global_step == 1 and run.train_dataset["env_id"][0] == "Local/QuestionEnv-v0"
+    assert trainer(CountingEnv).train_dataset["env_id"][0] == "Local/CountingEnv-v0"
+    for given, message in (
+        ({"env": CountingEnv, "reward_funcs": len}, "takes no reward_funcs: the environment scores"),
+        ({"env": CountingEnv, "train_dataset": questions}, "leave env out"),
+        ({"train_dataset": [{"prompt": "x"}]}, "row 0: no column 'answer'"),
+        ({"train_dataset": ["x"]}, "must be a data set or a list of dicts"),
+        ({"env": QuestionEnv, "env_kwargs": {"questions": questions, "tools": [len]}}, "must be JSON values"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            trainer(**given)

@@ -1,0 +1,64 @@
+"""`run.json` in the folder of a run: its command line, its process, its status, its step and its last numbers.
+
+The process that a user has started writes it at the beginning and at the end; the trainer, which may be another
+process, writes its numbers in between. This file imports neither torch nor TRL.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+FILE = "run.json"
+_NUMBERS = ("reward", "eval_success", "eval_reward", "loss")
+
+
+@contextmanager
+def recorded(command: str, argv: Sequence[str], folder: str | Path) -> Iterator[dict[str, int]]:
+    """Write the file while a command trains into a folder; the `code` in what this yields is its exit code, else 0."""
+    path = Path(folder, FILE)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about = {"command": command, "argv": [*argv], "cwd": os.getcwd(), "host": platform.node(), "pid": os.getpid()}
+    write(path, {**about, "status": "running", "started": time.time()})
+    status, outcome = "failed", dict[str, int]()
+    try:
+        yield outcome
+        status = "failed" if outcome.get("code") else "done"
+    except KeyboardInterrupt:
+        status = "interrupted"
+        raise
+    finally:
+        write(path, {**read(path), "status": status, "ended": time.time()})
+
+
+def note(folder: str | Path, step: int, max_steps: int, logs: Mapping[str, Any]) -> None:
+    """Add where a run is and its last numbers, if its folder has the file: a run of a Python program has none."""
+    path = Path(folder, FILE)
+    if about := read(path):
+        numbers = {name: float(logs[name]) for name in _NUMBERS if name in logs}
+        write(path, {**about, "step": step, "max_steps": max_steps, "numbers": {**about.get("numbers", {}), **numbers}})
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read the file; what cannot be read is empty."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def write(path: Path, about: Mapping[str, Any]) -> None:
+    """Replace the file as a whole: a reader never sees half of it. A disk that is full ends no run here."""
+    aside = path.with_suffix(".unfinished")
+    try:
+        aside.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        aside.replace(path)
+    except OSError as error:
+        print(f"agent-gym: {path} was not written: {error}", file=sys.stderr)
