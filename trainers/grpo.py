@@ -55,6 +55,7 @@ from agent_gym.trainers.rows import RowTrainer
 from agent_gym.trainers.run_card import RunCard
 from agent_gym.trainers.schedule import RolloutScheduler, group_specs, sampled
 from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, check_task_columns, task_dataset
+from agent_gym.trainers.teachers import HintWriter, Teacher
 
 
 def _no_reward_function(prompts: Any, **kwargs: Any) -> list[float]:
@@ -76,6 +77,7 @@ class AgentGRPOTrainer(RowTrainer):
         train_dataset: rows from `task_dataset`; by default all tasks of the split "train".
         eval_dataset: the same for evaluation; without it `evaluate()` needs one.
         policy: an engine to sample with instead of the one that `args` describe.
+        hint: writes what the teacher of an episode reads besides, instead of `args.teacher_hint`.
         **kwargs: everything else `trl.GRPOTrainer` takes: processing_class, callbacks, optimizers, peft_config, ...
 
     Raises:
@@ -102,6 +104,7 @@ class AgentGRPOTrainer(RowTrainer):
         train_dataset: Dataset | None = None,
         eval_dataset: Dataset | None = None,
         policy: Policy | None = None,
+        hint: HintWriter | None = None,
         **kwargs: Any,
     ) -> None:
         if args is None:
@@ -115,6 +118,8 @@ class AgentGRPOTrainer(RowTrainer):
                 "one of gae, step_gae, bilevel_gae"
             )
         args.check_staleness()
+        if hint is not None and args.teacher is None:
+            raise ConfigError("hint= is what a teacher reads, and there is none: name one (teacher=...)")
         if train_dataset is None:
             if env is None:
                 raise ConfigError("give an environment id (env=...) or a train_dataset made with task_dataset()")
@@ -165,6 +170,8 @@ class AgentGRPOTrainer(RowTrainer):
         self.estimator, self.credit_settings = args.estimator, args.credit
         self._rollout_tokens = args.rollout_tokens
         self.scheduler = RolloutScheduler(self, policy)
+        self.teacher = Teacher(self, hint) if args.teacher is not None else None
+        self.teacher_model = self.teacher and self.teacher.model
 
     @property
     def runner(self) -> Runner:
@@ -190,6 +197,9 @@ class AgentGRPOTrainer(RowTrainer):
         mine = self._my_share(kept)
         batch = self._lay_out(mine)
         self._score_rows(batch)
+        if self.teacher is not None:
+            batch["teacher_logps"] = self.teacher.score(batch, mine)
+            self._means.add("teacher/kl", batch["old_logps"] - batch["teacher_logps"], batch["weights"] > 0)
         credit = self._assign_credit(batch, mine)
         # Rows that credit needed and the loss does not have no further forward and backward pass.
         needed = (batch["weights"] > 0).any(1) | (batch["episode_of"] < 0)
@@ -240,6 +250,8 @@ class AgentGRPOTrainer(RowTrainer):
             kept.process = kept.process if args.process_norm is None else [0.0] * len(kept.process)
             # Its tokens are scored only where the return depends on them.
             kept.rows = kept.rows if self._kl_in_reward else []
+        if self.teacher is not None:
+            kept.hint = self.teacher.hint(episode)
         return kept
 
     def _lay_out(self, episodes: Sequence[TrainingEpisode]) -> Batch:
@@ -272,6 +284,8 @@ class AgentGRPOTrainer(RowTrainer):
             outcome_weight=self.args.outcome_weight,
             gather=gather,
         )
+        if self.teacher is not None:
+            estimate = self.teacher.mix(estimate, batch, timeline)
         self._take_estimate(batch, timeline, estimate)
         known = {"advantages": estimate.advantages, "values": local.values}
         return {

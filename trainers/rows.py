@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -36,7 +35,7 @@ from agent_gym.trainers.losses import (
     mismatch_kl,
     probability_ratio,
 )
-from agent_gym.trainers.probes import can_share, check_packing, skippable_layers
+from agent_gym.trainers.probes import can_share, check_packing, reading_only, skippable_layers
 
 _STEPS = "micro_steps"  # in the trainer's state, which checkpoints keep
 
@@ -56,22 +55,6 @@ class Scores(NamedTuple):
     """(B, T, H) hidden states above the frozen layers, of a pass without gradient."""
 
 
-@contextlib.contextmanager
-def reading_only(model: Any, places: torch.Tensor) -> Iterator[None]:
-    """Let the output layer of a model read these places (M,) of its flattened hidden states and no others."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-
-    def select(_module: Any, _inputs: Any, output: Any) -> Any:
-        output.last_hidden_state = output.last_hidden_state.flatten(0, 1)[places][None]
-        return output
-
-    hook = base.base_model.register_forward_hook(select)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
 class RowTrainer(WholeCheckpoints, GRPOTrainer):
     """TRL's GRPO trainer over batches of rows, see `batch.collate`."""
 
@@ -82,6 +65,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     _buffered_inputs: Any
     vision: Vision | None = None  # of a model that reads images
     has_critic = False
+    teacher_model: Any = None  # a frozen model of a teacher's own
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -201,10 +185,14 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
             batch |= {} if scores.below is None else {"below": scores.below}
         if self.beta != 0.0 and self.ref_model is not None:
             batch["ref_logps"] = self._score(self.ref_model, batch, critic=False).logps
-        elif self.beta != 0.0:  # the model without its adapter
-            model = self.accelerator.unwrap_model(self.model)
-            with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
+        elif self.beta != 0.0:
+            with self.initial_adapter():
                 batch["ref_logps"] = self._score(self.model, batch, critic=False).logps
+
+    def initial_adapter(self) -> contextlib.AbstractContextManager[None]:
+        """Leave the adapter of the model out, or take that with which training began, where TRL keeps it."""
+        model = self.accelerator.unwrap_model(self.model)
+        return use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None)
 
     @property
     def _scores_first(self) -> bool:
@@ -212,7 +200,8 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
         With a single update per rollout the current policy is the old one, and the loss takes its own logprobs.
         """
-        return self._kl_in_reward or self.args.gradient_accumulation_steps % self._uses != 0
+        needed = self._kl_in_reward or self.args.teacher is not None
+        return needed or self.args.gradient_accumulation_steps % self._uses != 0
 
     @property
     def _kl_in_reward(self) -> bool:

@@ -31,7 +31,7 @@ from agent_gym.policies.processors import image_inputs
 from agent_gym.rollout import Budget, Episode, Row, Runner, warn_of_expert
 from agent_gym.trainers.checkpoints import refuse_used
 from agent_gym.trainers.engine import warn_of_rounding
-from agent_gym.trainers.rows import reading_only
+from agent_gym.trainers.probes import reading_only
 
 TRAIN_ON = ("policy", "all")
 
