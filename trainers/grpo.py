@@ -36,6 +36,7 @@ from agent_gym.trainers.batch import Batch, TrainingEpisode, balance, collate, t
 from agent_gym.trainers.checkpoints import write_provenance
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.credit import Estimate, Timeline, experience
+from agent_gym.trainers.demonstrations import WEIGHTS, Demonstrations
 from agent_gym.trainers.echo_trap import EchoTrapCallback
 from agent_gym.trainers.engine import check_sharded, wants_vllm, warn_of_rounding
 from agent_gym.trainers.estimators import assign
@@ -51,7 +52,7 @@ from agent_gym.trainers.metrics import (
     show_on_tensorboard,
     write_episodes,
 )
-from agent_gym.trainers.rows import RowTrainer
+from agent_gym.trainers.rows import RowTrainer, Scores
 from agent_gym.trainers.run_card import RunCard
 from agent_gym.trainers.schedule import RolloutScheduler, group_specs, sampled
 from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, check_task_columns, task_dataset
@@ -172,6 +173,7 @@ class AgentGRPOTrainer(RowTrainer):
         self.scheduler = RolloutScheduler(self, policy)
         self.teacher = Teacher(self, hint) if args.teacher is not None else None
         self.teacher_model = self.teacher and self.teacher.model
+        self.demonstrations = Demonstrations(self) if args.sft_coef else None
 
     @property
     def runner(self) -> Runner:
@@ -207,6 +209,8 @@ class AgentGRPOTrainer(RowTrainer):
             batch = take(batch, needed.nonzero().view(-1).cpu())
         if "old_logps" in batch:
             self._add_engine_ratio(batch, batch["old_logps"])
+        if self.demonstrations is not None:
+            batch = self.demonstrations.add(batch, episodes)
         self._metrics["train"]["time/score"].append(time.perf_counter() - started)
         self._count(episodes, sum(episode.trained for episode in kept))
         self._write_down(sampled(episodes), credit)
@@ -292,6 +296,14 @@ class AgentGRPOTrainer(RowTrainer):
             number: {name: per[i, :length].tolist() for name, per in known.items() if per is not None}
             for i, (number, length) in enumerate(zip(mine, local.token_mask.sum(1).tolist(), strict=True))
         }
+
+    def _loss(self, scores: Scores, inputs: Batch) -> torch.Tensor:
+        if WEIGHTS not in inputs:
+            return super()._loss(scores, inputs)
+        shown = inputs[WEIGHTS] > 0
+        loss = super()._loss(scores, {**inputs, "action_mask": inputs["action_mask"] & ~shown})
+        self._means.add("sft/loss", -scores.logps, shown)
+        return loss - self.args.sft_coef * (scores.logps * inputs[WEIGHTS]).sum() * self._loss_scale
 
     def _evidence(self, batch: Batch, timeline: Timeline) -> dict[str, torch.Tensor]:
         if not self._kl_in_reward:

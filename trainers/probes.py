@@ -99,7 +99,8 @@ def skippable_layers(trainer: Any) -> list[Any]:
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     layers = list(itertools.takewhile(lambda layer: not _trained(layer), getattr(base.base_model, "layers", ())))
     # Where weights are in shares, all layers of all processes are gathered in one order, which stays as it is.
-    if not layers or _trained(base.get_input_embeddings()) or trainer.vision is not None or trainer.sharded:
+    stays = trainer.vision is not None or trainer.sharded or trainer.args.sft_coef  # demonstrations are not scored
+    if not layers or _trained(base.get_input_embeddings()) or stays:
         return []
     rows, lengths = [_random(trainer, seed) for seed in range(2)], torch.tensor([_LONG] * 2)
     try:

@@ -19,7 +19,7 @@ GROUPS = {
     "credit": "From rewards to advantages",
     "selection": "Which episodes are trained on",
     "loss": "From advantages to the gradient",
-    "teacher": "A teacher",
+    "teacher": "Teachers and demonstrations",
     "memory": "How a minibatch is cut",
     "critic": "The critic",
     "evaluation": "Evaluation and records",
@@ -206,6 +206,12 @@ class AgentSettings:
     teacher_dtype: Literal["auto", "float32", "bfloat16"] = setting(
         "auto", "teacher", "Type of the weights of a teacher that is loaded here; auto as they are stored."
     )
+    sft_coef: float = setting(
+        0.0, "teacher", "Factor of the SFT loss on episodes of the environment's expert, beside RL; 0 for none.", 0
+    )
+    sft_share: float = setting(
+        0.125, "teacher", "With sft_coef: share of a rollout's tasks that the expert plays, too."
+    )
     micro_batch_size: int | None = setting(
         None, "memory", "Rows per pass; per_device_train_batch_size, or with micro_batch_tokens as many as fit.", 1
     )
@@ -261,6 +267,8 @@ class AgentSettings:
                 f"keep_groups {self.keep_groups} and keep_variance {self.keep_variance} are two rules for one choice: "
                 "set one of them"
             )
+        if not 0.0 < self.sft_share <= 1.0:
+            raise ConfigError(f"sft_share is {self.sft_share}; it must be above 0 and at most 1")
         if self.outcome_weight != 1.0 and self.process_norm is None:
             raise ConfigError("outcome_weight weighs the outcome against process rewards: set process_norm, too")
         self._check_teacher()
