@@ -1,17 +1,18 @@
 """On-policy distillation against SFT on the teacher's episodes, at equal CPU seconds, over several turns.
 
-    python benchmarks/distillation.py          # three seeds, about 7 CPU minutes
+    python benchmarks/distillation.py          # three seeds, about 5 CPU minutes
 
 The task is Bisect (17 to 32 commits, 5 tests). The teacher is the preset's tiny model (width 64), trained on the
-expert's episodes. The student is a model of width 32, which has imitated the poor player of the preset. From there two
-ways are given the same CPU seconds of one thread, and the same schedule of the rate over these seconds:
+expert's episodes, one for all seeds. The student of each seed is a model of width 32, which has imitated the poor
+player of the preset. From there two ways are given the same CPU seconds of one thread, and the same schedule of the
+rate over these seconds:
 
     distillation    the student plays, the teacher scores its tokens (teacher_coef 1, reward_coef 0, four updates on
                     each rollout); the seconds have the rollouts and the teacher's forward passes in them
     SFT             the teacher plays training tasks, sampled, and the student imitates its tokens; the seconds have
                     the teacher's play in them. At two peak rates, so that it is not held back by one
 
-Test tasks are played greedily, and four times sampled. "KL" is the reverse KL to the teacher in nats per token of the
+Test tasks are played greedily, and twice sampled. "KL" is the reverse KL to the teacher in nats per token of the
 student's own episodes of training tasks, as the trainer logs it (teacher/kl). The intervals of the tables are Student's
 over seeds; differences are paired by task and seed.
 """
@@ -39,7 +40,7 @@ SFT_RATES = (1e-3, 4e-3)
 def main() -> None:
     parser = _common.parser(__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--seconds", type=float, default=20.0, help="CPU seconds of each way, after the start")
+    parser.add_argument("--seconds", type=float, default=12.0, help="CPU seconds of each way, after the start")
     parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate of distillation")
     options = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
@@ -51,10 +52,10 @@ def main() -> None:
 
     torch.set_num_threads(1)
     runs = []
-    for seed in options.seeds[:1] if options.quick else options.seeds:
-        with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in options.seeds[:1] if options.quick else options.seeds:
             runs.append(Seed(Path(folder), seed, 2.0 if options.quick else options.seconds, options).run())
-        _common.write_json(options.json, facts=facts, runs=runs)
+            _common.write_json(options.json, facts=facts, runs=runs)
     print(seeds_table(over_seeds(runs)), end="\n\n")
     names = [row["policy"] for row in runs[0]["kl"]]
     rows = [[name, *(run["kl"][i]["kl"] for run in runs)] for i, name in enumerate(names)]
@@ -84,13 +85,18 @@ class Seed:
         from agent_gym.examples.tiny import make_tiny_model
 
         where = (self.preset.env_id, self.preset.env_kwargs)
-        for name, width in (("teacher", 64), ("student", 32)):
+        (phase,) = self.preset.imitation
+        steps = 12 if self.quick else phase.steps
+        phase = replace(phase, steps=steps, episodes=600)
+        new = not (self.folder / "teacher").exists()
+        for name, width in (("teacher", 64), ("student", 32))[not new :]:
             make_tiny_model(self.folder / name, *where, seed=self.seed, **{**self.preset.tiny, "width": width})
         self.tokenizer = AutoTokenizer.from_pretrained(self.folder / "teacher")
-        (phase,) = self.preset.imitation
-        steps = 10 if self.quick else phase.steps
-        self.imitate("teacher", replace(phase, steps=steps, styles={"default": 1.0}))
-        self.imitate("student", replace(phase, steps=steps // 3, styles=phase.styles), decay=steps // 6)
+        if new:
+            self.imitate("teacher", replace(phase, styles={"default": 1.0}))
+        scheduler = {**phase.settings["lr_scheduler_kwargs"], "num_decay_steps": steps // 6}
+        brief = {**phase.settings, "lr_scheduler_kwargs": scheduler}
+        self.imitate("student", replace(phase, steps=steps // 3, settings=brief))
         self.evaluate("teacher", self.load("teacher"))
         self.evaluate(START, self.load("student"))
         student = self.load("student")
@@ -120,13 +126,10 @@ class Seed:
 
         return AutoModelForCausalLM.from_pretrained(self.folder / name, dtype="float32")
 
-    def imitate(self, name: str, phase: Any, decay: int | None = None) -> None:
+    def imitate(self, name: str, phase: Any) -> None:
         """Let a model imitate the environment's expert, or its poor player, and keep it."""
         from agent_gym.examples.imitation import Progress, imitate, imitation_settings
 
-        if decay is not None:
-            scheduler = {**phase.settings["lr_scheduler_kwargs"], "num_decay_steps": decay}
-            phase = replace(phase, settings={**phase.settings, "lr_scheduler_kwargs": scheduler})
         model, settings = self.load(name), imitation_settings(phase, self.folder / "sft", self.seed, self.args())
         imitate(self.preset, phase, model, self.tokenizer, settings, [Progress(self.log)])
         model.save_pretrained(self.folder / name)
@@ -183,7 +186,7 @@ class Seed:
         """The rows of the teacher's episodes, and the CPU seconds in which they were played."""
         from agent_gym.evaluate import make_specs
 
-        where: Any = {"split": "train", "episodes": 64 if self.quick else 2000, "seed": self.seed}
+        where: Any = {"split": "train", "episodes": 64 if self.quick else 1000, "seed": self.seed}
         specs = make_specs(self.preset.env_id, self.preset.env_kwargs, **where)
         begin = time.process_time()
         episodes = self.play(self.load("teacher"), specs, 1.0)
@@ -206,7 +209,7 @@ class Seed:
         from agent_gym.examples.tables import run_of
 
         preset = self.preset
-        for decoding, temperature, size in (("greedy", 0.0, 1), ("sampled", 1.0, 4)):
+        for decoding, temperature, size in (("greedy", 0.0, 1), ("sampled", 1.0, 2)):
             tasks: Any = {"split": preset.test_split, "episodes": 8 if self.quick else None, "group_size": size}
             specs = make_specs(preset.env_id, preset.env_kwargs, **tasks, seed=self.seed)
             episodes = self.play(model, specs, temperature)

@@ -201,7 +201,8 @@ class AgentGRPOTrainer(RowTrainer):
         self._score_rows(batch)
         if self.teacher is not None:
             batch["teacher_logps"] = self.teacher.score(batch, mine)
-            self._means.add("teacher/kl", batch["old_logps"] - batch["teacher_logps"], batch["weights"] > 0)
+            gap = (batch["old_logps"] - batch["teacher_logps"]).clamp(-CLAMP, CLAMP)
+            self._means.add("teacher/kl", gap, batch["weights"] > 0)
         credit = self._assign_credit(batch, mine)
         # Rows that credit needed and the loss does not have no further forward and backward pass.
         needed = (batch["weights"] > 0).any(1) | (batch["episode_of"] < 0)
