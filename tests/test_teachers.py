@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +30,13 @@ from trainer_tools import (  # noqa: E402
 )
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
+from agent_gym.doctor.ranks import shard  # noqa: E402
 from agent_gym.errors import ConfigError, RolloutError  # noqa: E402
 from agent_gym.policies.scores import ServedScores  # noqa: E402
 from agent_gym.rollout import Episode, EpisodeSpec, make_env  # noqa: E402
 from agent_gym.rollout.play import NewContext  # noqa: E402
 from agent_gym.trainers.batch import WORLD  # noqa: E402
+from agent_gym.trainers.engine import named_weights  # noqa: E402
 
 
 def teacher() -> str:
@@ -277,18 +278,31 @@ def test_a_real_server_scores_rows(tmp_path: Path) -> None:
             ServedScores(f"{address}/v1", tokenizer, 400)
 
 
-def _weights(folder: str, options: dict[str, Any]) -> Any:
-    return train(folder, **{"per_device_train_batch_size": 8 // int(os.environ.get("WORLD_SIZE", "1")), **options})
+def run_rank(folder: str, kind: str | None, runs: list[dict[str, Any]]) -> list[Any]:
+    """Train with each teacher in one process, since to start it takes longer; return the whole weights."""
+    options = {**SGD, "per_device_train_batch_size": 16 if kind is None else 8}
+    options |= {} if kind is None else shard(kind, Path(folder), on_cpu=True)
+    ends = []
+    for run in runs:
+        trainer = make_trainer(folder, **options, **run)
+        trainer.train()
+        named = named_weights(trainer.accelerator.unwrap_model(trainer.model))
+        ends.append({name: weight.detach().float().numpy().copy() for name, weight in named})
+    return ends
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hint", [None, "{plan}"])
-def test_two_processes_end_with_the_weights_of_one(tmp_path: Path, hint: str | None) -> None:
-    options = {**SGD, "teacher": teacher(), "teacher_hint": hint, "sft_coef": 0.5, "sft_share": 1.0}
-    (alone,) = in_ranks(_weights, 1, str(tmp_path / "one"), options)
-    for end in in_ranks(_weights, 2, str(tmp_path / "two"), options):
-        assert distance(alone, end) <= 1e-6
-    assert distance(alone, weights(make_trainer(tmp_path).model)) > 1e-4
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_two_processes_end_with_the_weights_of_one(tmp_path: Path, kind: str) -> None:
+    common = {"max_steps": 2, "sft_coef": 0.5, "sft_share": 1.0}
+    runs = [{"teacher": teacher(), **common}, {"teacher": "self", "teacher_hint": "{plan}", "teacher_gamma": 0.5}]
+    runs += [{"teacher": "initial", "ppo": True, "critic_learning_rate": 1e-2}]
+    alone = run_rank(str(tmp_path / "one"), None, runs)
+    for ends in in_ranks(run_rank, 2, str(tmp_path / "two"), kind, runs):
+        assert max(distance(*pair) for pair in zip(alone, ends, strict=True)) <= 1e-6
+    start = dict(named_weights(AutoModelForCausalLM.from_pretrained(model_folder())))
+    for end in alone:
+        assert distance(end, {name: weight.detach().numpy() for name, weight in start.items()}) > 1e-4
 
 
 # Demonstrations beside rollouts.

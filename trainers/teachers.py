@@ -88,7 +88,7 @@ class Teacher:
             self.model = self._prepared(self._load(name))
 
     def _load(self, name: str) -> Any:
-        trainer, source = self._trainer, model_source(self._trainer.args.teacher)
+        trainer, source = self._trainer, model_source(name)
         options = {"dtype": trainer.args.teacher_dtype, "trust_remote_code": trainer.args.trust_remote_code}
         try:
             encoder = load_encoder(source)
@@ -164,9 +164,8 @@ class Teacher:
         else:
             found = self._read(read)
         # The same tokens in the same order; only where they stand in their rows differs.
-        return found.new_zeros(batch["action_mask"].shape).masked_scatter(
-            batch["action_mask"], found[read["action_mask"]]
-        )
+        mask = batch["action_mask"]
+        return found.new_zeros(mask.shape).masked_scatter(mask, found[read["action_mask"]])
 
     def _read(self, batch: Batch) -> torch.Tensor:
         trainer = self._trainer
@@ -181,10 +180,9 @@ class Teacher:
         asked = batch["action_mask"].any(1).nonzero().view(-1).tolist()
         lengths = batch["attention_mask"].sum(1).tolist()
         found = torch.zeros(batch["input_ids"].shape)
-        for row, logps in zip(
-            asked, server.logprobs([batch["input_ids"][i, : lengths[i]].tolist() for i in asked]), strict=True
-        ):
-            found[row, : len(logps)] = torch.tensor(logps)
+        logps = server.logprobs([batch["input_ids"][row, : lengths[row]].tolist() for row in asked])
+        for row, scores in zip(asked, logps, strict=True):
+            found[row, : len(scores)] = torch.tensor(scores)
         return found.to(batch["input_ids"].device)
 
     def mix(self, estimate: Estimate, batch: Batch, timeline: Timeline) -> Estimate:
@@ -192,9 +190,8 @@ class Teacher:
         args = self._trainer.args
         gap = timeline.read((batch["teacher_logps"] - batch["old_logps"]).clamp(-CLAMP, CLAMP))
         own = returns_to_go(gap, args.teacher_gamma)
-        return dataclasses.replace(
-            estimate, advantages=args.reward_coef * estimate.advantages + args.teacher_coef * own
-        )
+        mixed = args.reward_coef * estimate.advantages + args.teacher_coef * own
+        return dataclasses.replace(estimate, advantages=mixed)
 
 
 _READ = ("input_ids", "attention_mask", "action_mask", "episode_of", "read_ids", "images")

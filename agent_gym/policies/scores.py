@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -19,7 +20,7 @@ from agent_gym.policies.openai import ANSWER_S, connect, failures, find_model
 from agent_gym.serve.client import RETRIES
 
 _AT_ONCE = 64  # requests; the server queues what it cannot compute yet
-_SPELLED = 2048  # ids of one request
+_SPELLED = 512  # ids of one request: the server holds as many distributions over the whole vocabulary at once
 _PART = "\ufffd"  # stands for a part of a character
 
 
@@ -90,7 +91,7 @@ class ServedScores:
             create = self._client.completions.with_raw_response.create
             given = json.loads(create(**content, extra_body={"prompt_logprobs": 0}).text)["choices"][0]
             _, *others = given["prompt_logprobs"]
-            return [one[str(i)] for one, i in zip(others, ids[1:], strict=True)]
-
-    def close(self) -> None:
-        self._client.close()
+            found = [one[str(i)] for one, i in zip(others, ids[1:], strict=True)]
+            if not all(math.isfinite(one["logprob"]) for one in found):
+                raise ValueError("a logprob is no number")
+            return found
