@@ -21,7 +21,7 @@ from torch.nn.functional import pad
 from agent_gym.errors import ConfigError
 from agent_gym.policies import ScriptedPolicy
 from agent_gym.policies.ranks import barrier_on_error
-from agent_gym.rollout import Episode, Runner, warn_of_expert
+from agent_gym.rollout import Episode, Runner
 from agent_gym.trainers.batch import Batch, collate, training_episode
 from agent_gym.trainers.losses import loss_weights
 
@@ -51,8 +51,7 @@ class Demonstrations:
         trainer = self._trainer
         tasks = [episode.spec for episode in played if episode.spec.member == 0 and not episode.spec.greedy]
         with barrier_on_error():
-            shown = self._runner.run(tasks[: math.ceil(trainer.args.sft_share * len(tasks))])
-        warn_of_expert(shown)
+            shown = self._runner.run_share(tasks[: math.ceil(trainer.args.sft_share * len(tasks))])
         kept = [training_episode(e, number) for number, e in enumerate(shown) if e.success and not e.failure]
         n_rows = sum(len(episode.rows) for episode in kept) + 1
         more = collate(kept, n_rows, trainer._tokenizer.pad_token_id, trainer.accelerator.device)
