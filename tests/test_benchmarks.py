@@ -64,6 +64,7 @@ def test_both_sides_of_the_rollout_benchmark_do_the_same_work(tmp_path):
         pytest.param("weight_transfer.py", "rows", "broadcast, float32", marks=VLLM),
         ("alfworld.py", "milliseconds", "KiB per environment"),
         ("contexts.py", "rows", ""),
+        ("distillation.py", "runs", "KL to the teacher"),
         ("env_steps.py", "rounds", "benchmarks/setup_peers.sh"),
         ("ladder.py GSM8K-v0 Bisect-v0", "measurements", "AgentR1/Bisect-v0           5"),
         ("exchange.py", "results", "between 2 processes"),

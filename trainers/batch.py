@@ -91,6 +91,13 @@ class TrainingRow(NamedTuple):
         )
 
 
+class Hint(NamedTuple):
+    """What a teacher reads in place of the beginning of each row of an episode."""
+
+    before: tuple[int, ...]  # the ids that the rows begin with
+    after: tuple[int, ...]  # the ids that it reads instead
+
+
 @dataclass(slots=True)
 class TrainingEpisode:
     """What training needs of a finished episode, small enough to be sent to another process."""
@@ -106,6 +113,7 @@ class TrainingEpisode:
     trained: bool = True  # whether its tokens are in the loss; the others count for the credit of their group only
     greedy: bool = False  # whether it is the greedy episode of its task, a baseline
     source: int = 0  # number of its environment, see `source_number`
+    hint: Hint | None = None
 
     @property
     def n_tokens(self) -> int:

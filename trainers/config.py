@@ -90,7 +90,7 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
             raise ConfigError(
                 "keep_groups, keep_variance and max_refills compare episodes of a task: num_generations must be above 1"
             )
-        if single and self.estimator.needs_groups:
+        if single and self.estimator.needs_groups and self.reward_coef:
             raise ConfigError(
                 f"num_generations is 1, but {self.advantage_estimator!r} compares episodes of the same task: raise it "
                 "to 2 or more, or take an estimator that learns from single episodes (reinforce_pp, remax, gae, ...)"

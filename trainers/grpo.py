@@ -37,6 +37,7 @@ from agent_gym.trainers.batch import Batch, TrainingEpisode, balance, collate, t
 from agent_gym.trainers.checkpoints import write_provenance
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.credit import Estimate, Timeline, experience
+from agent_gym.trainers.demonstrations import WEIGHTS, Demonstrations
 from agent_gym.trainers.echo_trap import EchoTrapCallback
 from agent_gym.trainers.engine import check_sharded, wants_vllm, warn_of_rounding
 from agent_gym.trainers.estimators import assign
@@ -52,10 +53,11 @@ from agent_gym.trainers.metrics import (
     show_on_tensorboard,
     write_episodes,
 )
-from agent_gym.trainers.rows import RowTrainer
+from agent_gym.trainers.rows import RowTrainer, Scores
 from agent_gym.trainers.run_card import RunCard
 from agent_gym.trainers.schedule import RolloutScheduler, group_specs, sampled
 from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, Rows, as_tasks, task_dataset
+from agent_gym.trainers.teachers import HintWriter, Teacher
 
 
 def _no_reward_function(prompts: Any, **kwargs: Any) -> list[float]:
@@ -91,6 +93,7 @@ class AgentGRPOTrainer(RowTrainer):
             list of dicts; by default all tasks of the split "train".
         eval_dataset: the same for evaluation; without it `evaluate()` needs one.
         policy: an engine to sample with instead of the one that `args` describe.
+        hint: writes what the teacher of an episode reads besides, instead of `args.teacher_hint`.
         **kwargs: everything else `trl.GRPOTrainer` takes: processing_class, callbacks, optimizers, peft_config, ...
 
     Raises:
@@ -117,6 +120,7 @@ class AgentGRPOTrainer(RowTrainer):
         train_dataset: Rows | None = None,
         eval_dataset: Rows | Mapping[str, Rows] | None = None,
         policy: Policy | None = None,
+        hint: HintWriter | None = None,
         **kwargs: Any,
     ) -> None:
         for name in _INSTEAD.keys() & kwargs.keys():
@@ -132,6 +136,8 @@ class AgentGRPOTrainer(RowTrainer):
                 "one of gae, step_gae, bilevel_gae"
             )
         args.check_staleness()
+        if hint is not None and args.teacher is None:
+            raise ConfigError("hint= is what a teacher reads, and there is none: name one (teacher=...)")
         if train_dataset is None:
             if env is None:
                 raise ConfigError("give an environment (env=...) or a train_dataset made with task_dataset()")
@@ -185,6 +191,9 @@ class AgentGRPOTrainer(RowTrainer):
         self.estimator, self.credit_settings = args.estimator, args.credit
         self._rollout_tokens = args.rollout_tokens
         self.scheduler = RolloutScheduler(self, policy)
+        self.teacher = Teacher(self, hint) if args.teacher is not None else None
+        self.teacher_model = self.teacher and self.teacher.model
+        self.demonstrations = Demonstrations(self) if args.sft_coef else None
 
     @property
     def runner(self) -> Runner:
@@ -210,6 +219,10 @@ class AgentGRPOTrainer(RowTrainer):
         mine = self._my_share(kept)
         batch = self._lay_out(mine)
         self._score_rows(batch)
+        if self.teacher is not None:
+            batch["teacher_logps"] = self.teacher.score(batch, mine)
+            gap = (batch["old_logps"] - batch["teacher_logps"]).clamp(-CLAMP, CLAMP)
+            self._means.add("teacher/kl", gap, batch["weights"] > 0)
         credit = self._assign_credit(batch, mine)
         # Rows that credit needed and the loss does not have no further forward and backward pass.
         needed = (batch["weights"] > 0).any(1) | (batch["episode_of"] < 0)
@@ -217,6 +230,8 @@ class AgentGRPOTrainer(RowTrainer):
             batch = take(batch, needed.nonzero().view(-1).cpu())
         if "old_logps" in batch:
             self._add_engine_ratio(batch, batch["old_logps"])
+        if self.demonstrations is not None:
+            batch = self.demonstrations.add(batch, episodes)
         self._metrics["train"]["time/score"].append(time.perf_counter() - started)
         self._count(episodes, sum(episode.trained for episode in kept))
         self._write_down(sampled(episodes), credit)
@@ -260,6 +275,8 @@ class AgentGRPOTrainer(RowTrainer):
             kept.process = kept.process if args.process_norm is None else [0.0] * len(kept.process)
             # Its tokens are scored only where the return depends on them.
             kept.rows = kept.rows if self._kl_in_reward else []
+        if self.teacher is not None:
+            kept.hint = self.teacher.hint(episode)
         return kept
 
     def _lay_out(self, episodes: Sequence[TrainingEpisode]) -> Batch:
@@ -292,12 +309,22 @@ class AgentGRPOTrainer(RowTrainer):
             outcome_weight=self.args.outcome_weight,
             gather=gather,
         )
+        if self.teacher is not None:
+            estimate = self.teacher.mix(estimate, batch, timeline)
         self._take_estimate(batch, timeline, estimate)
         known = {"advantages": estimate.advantages, "values": local.values}
         return {
             number: {name: per[i, :length].tolist() for name, per in known.items() if per is not None}
             for i, (number, length) in enumerate(zip(mine, local.token_mask.sum(1).tolist(), strict=True))
         }
+
+    def _loss(self, scores: Scores, inputs: Batch) -> torch.Tensor:
+        if WEIGHTS not in inputs:
+            return super()._loss(scores, inputs)
+        shown = inputs[WEIGHTS] > 0
+        loss = super()._loss(scores, {**inputs, "action_mask": inputs["action_mask"] & ~shown})
+        self._means.add("sft/loss", -scores.logps, shown)
+        return loss - self.args.sft_coef * (scores.logps * inputs[WEIGHTS]).sum() * self._loss_scale
 
     def _evidence(self, batch: Batch, timeline: Timeline) -> dict[str, torch.Tensor]:
         if not self._kl_in_reward:

@@ -25,14 +25,20 @@ _FAILURES = (TypeError, ValueError, NotImplementedError)
 
 
 def check_packing(trainer: Any) -> None:
-    """Raise `ConfigError` if the model of a `RowTrainer` does not keep packed rows apart, or takes no positions."""
+    """Raise `ConfigError` if a model of a `RowTrainer` does not keep packed rows apart, or takes no positions."""
+    for model in _readers(trainer):
+        _check_packing(trainer, model)
+
+
+def _check_packing(trainer: Any, model: Any) -> None:
     # The first row is long enough to reach the second, if anything does.
     lengths = torch.tensor([_LONG, _SHORT])
-    config = trainer.accelerator.unwrap_model(trainer.model_wrapped).config
+    config = trainer.accelerator.unwrap_model(model).config
     try:
-        one, other = (_scores(trainer, [_random(trainer, seed), _random(trainer, 2)], lengths) for seed in (0, 1))
+        pairs = ([_random(trainer, seed), _random(trainer, 2)] for seed in (0, 1))
+        one, other = (_scores(trainer, model, pair, lengths) for pair in pairs)
         moved = (one[1] - other[1]).abs().max().item()
-        if moved <= _tolerance(trainer, 0.02):
+        if moved <= _tolerance(trainer, model, 0.02):
             return
         why = f"another first row moves the logprobs of the second by {moved:.2g}"
     except _FAILURES as error:
@@ -47,9 +53,14 @@ def check_packing(trainer: Any) -> None:
 def can_share(trainer: Any) -> bool:
     """Whether the rows of a `RowTrainer` may share their openings (`batch.shared`), which takes attention of our own.
 
-    Sliding windows want a mask, and the load balance of experts counts tokens by the mask of padded rows.
+    Sliding windows want a mask, and the load balance of experts counts tokens by the mask of padded rows. All models
+    that read rows have to be able to.
     """
-    model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
+    return all(_can_share(trainer, model) for model in _readers(trainer))
+
+
+def _can_share(trainer: Any, wrapped: Any) -> bool:
+    model = trainer.accelerator.unwrap_model(wrapped)
     text = model.config.get_text_config()
     kinds = getattr(text, "layer_types", None) or ["full_attention" if not _window(text) else "sliding_attention"]
     if (
@@ -64,17 +75,22 @@ def can_share(trainer: Any) -> bool:
     rows = [[torch.cat([opening, rest[:_SHORT]]) for rest in pair] for pair in (rests[:2], [rests[2], rests[1]])]
     lengths = torch.tensor([_LONG + _SHORT] * 2)
     try:
-        padded = _scores(trainer, rows[0], lengths, _LONG)
+        padded = _scores(trainer, wrapped, rows[0], lengths, _LONG)
         _attend_by_rows(model, trainer.ref_model)
         trainer.shares_openings = True
-        one, other = (_scores(trainer, pair, lengths, _LONG) for pair in rows)
+        one, other = (_scores(trainer, wrapped, pair, lengths, _LONG) for pair in rows)
     except _FAILURES:
         return False
     finally:
         trainer.shares_openings = False
     # Another kernel sums in another order, which is much in half precision; that rows are kept apart is exact.
-    apart = (one[1] - other[1]).abs().max().item() <= _tolerance(trainer, 0.02)
-    return apart and (one - padded).abs().mean().item() <= _tolerance(trainer, 0.05)
+    apart = (one[1] - other[1]).abs().max().item() <= _tolerance(trainer, model, 0.02)
+    return apart and (one - padded).abs().mean().item() <= _tolerance(trainer, model, 0.05)
+
+
+def _readers(trainer: Any) -> list[Any]:
+    """The policy, and a teacher's model; a reference model is built as the policy is."""
+    return [model for model in (trainer.model_wrapped, trainer.teacher_model) if model is not None]
 
 
 def skippable_layers(trainer: Any) -> list[Any]:
@@ -83,14 +99,15 @@ def skippable_layers(trainer: Any) -> list[Any]:
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     layers = list(itertools.takewhile(lambda layer: not _trained(layer), getattr(base.base_model, "layers", ())))
     # Where weights are in shares, all layers of all processes are gathered in one order, which stays as it is.
-    if not layers or _trained(base.get_input_embeddings()) or trainer.vision is not None or trainer.sharded:
+    stays = trainer.vision is not None or trainer.sharded or trainer.args.sft_coef  # demonstrations are not scored
+    if not layers or _trained(base.get_input_embeddings()) or stays:
         return []
     rows, lengths = [_random(trainer, seed) for seed in range(2)], torch.tensor([_LONG] * 2)
     try:
         with caught(layers) as states:
-            whole = _scores(trainer, rows, lengths)
+            whole = _scores(trainer, trainer.model_wrapped, rows, lengths)
         with given(layers, states[0]):
-            upper = _scores(trainer, rows, lengths)
+            upper = _scores(trainer, trainer.model_wrapped, rows, lengths)
     except (*_FAILURES, AttributeError):
         return []
     return layers if torch.equal(whole, upper) else []
@@ -126,9 +143,10 @@ def _window(text: Any) -> Any:
     return getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)
 
 
-def _tolerance(trainer: Any, half: float) -> float:
+def _tolerance(trainer: Any, model: Any, half: float) -> float:
     # Nothing in exact arithmetic. Experts take their tokens in groups, whose size moves the last digits.
-    return 1e-4 if trainer.model.dtype == torch.float32 and not trainer.accelerator.native_amp else half
+    dtype = trainer.accelerator.unwrap_model(model).dtype
+    return 1e-4 if dtype == torch.float32 and not trainer.accelerator.native_amp else half
 
 
 def _random(trainer: Any, seed: int) -> torch.Tensor:
@@ -137,13 +155,13 @@ def _random(trainer: Any, seed: int) -> torch.Tensor:
     return torch.randint(vocabulary, (_LONG,), generator=torch.Generator().manual_seed(seed))
 
 
-def _scores(trainer: Any, rows: list[torch.Tensor], lengths: torch.Tensor, first: int = 1) -> torch.Tensor:
+def _scores(trainer: Any, model: Any, rows: list[torch.Tensor], lengths: torch.Tensor, first: int = 1) -> torch.Tensor:
     """Score rows of random tokens, sampled from `first` on; return logprobs, and values of a critic behind them."""
-    model, device = trainer.model_wrapped, trainer.accelerator.device
+    device, critic = trainer.accelerator.device, None if model is trainer.model_wrapped else False
     ids, places = torch.stack(rows), torch.arange(len(rows[0]))
     attended = places < lengths[:, None]
     batch = {"input_ids": ids, "attention_mask": attended.long(), "action_mask": attended & (places >= first)}
     with reading(model):
-        scores = trainer._forward(model, {name: value.to(device) for name, value in batch.items()})
+        scores = trainer._forward(model, {name: value.to(device) for name, value in batch.items()}, critic=critic)
     parts = [scores.logps] if scores.values is None else [scores.logps, scores.values]
     return torch.stack([part.masked_fill(~attended.to(device), 0.0) for part in parts], 1)

@@ -66,6 +66,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     _buffered_inputs: Any
     vision: Vision | None = None  # of a model that reads images
     has_critic = False
+    teacher_model: Any = None  # a frozen model of a teacher's own
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -187,10 +188,14 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
             batch |= {} if scores.below is None else {"below": scores.below}
         if self.beta != 0.0 and self.ref_model is not None:
             batch["ref_logps"] = self._score(self.ref_model, batch, critic=False).logps
-        elif self.beta != 0.0:  # the model without its adapter
-            model = self.accelerator.unwrap_model(self.model)
-            with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
+        elif self.beta != 0.0:
+            with self.initial_adapter():
                 batch["ref_logps"] = self._score(self.model, batch, critic=False).logps
+
+    def initial_adapter(self) -> contextlib.AbstractContextManager[None]:
+        """Leave the adapter of the model out, or take that with which training began, where TRL keeps it."""
+        model = self.accelerator.unwrap_model(self.model)
+        return use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None)
 
     @property
     def _scores_first(self) -> bool:
@@ -198,7 +203,8 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
         With a single update per rollout the current policy is the old one, and the loss takes its own logprobs.
         """
-        return self._kl_in_reward or self.args.gradient_accumulation_steps % self._uses != 0
+        needed = self._kl_in_reward or self.args.teacher is not None
+        return needed or self.args.gradient_accumulation_steps % self._uses != 0
 
     @property
     def _kl_in_reward(self) -> bool:

@@ -7,6 +7,7 @@ TRL's. Where TRL has a name for something, it keeps that name (`epsilon`, `delta
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -18,11 +19,15 @@ GROUPS = {
     "credit": "From rewards to advantages",
     "selection": "Which episodes are trained on",
     "loss": "From advantages to the gradient",
+    "teacher": "Teachers and demonstrations",
     "memory": "How a minibatch is cut",
     "critic": "The critic",
     "evaluation": "Evaluation and records",
 }
 """The groups of settings, in the order in which the help shows them."""
+
+HINTS = ("gold", "plan")
+"""What may stand in braces in `teacher_hint`."""
 
 EstimatorName = Literal[
     "grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "gigpo", "gae", "step_gae",
@@ -178,6 +183,35 @@ class AgentSettings:
         "Where beta x KL goes: loss (k3 x probability ratio; k3 alone with use_bias_correction_kl false) or reward "
         "(log-ratio per token, before credit is given).",
     )
+    teacher: str | None = setting(
+        None,
+        "teacher",
+        "Whose logprobs of the policy's own tokens give advantages: a model (id, folder, prepared name), a vLLM server "
+        "(http://HOST:PORT/v1), self (the policy's current weights) or initial (those that it starts with).",
+    )
+    teacher_coef: float = setting(
+        1.0, "teacher", "Factor of log p_teacher - log p_policy of each sampled token in its advantage.", 0
+    )
+    reward_coef: float = setting(
+        1.0, "teacher", "Factor of the advantages from rewards beside it; with 0 the teacher alone is learned from.", 0
+    )
+    teacher_gamma: float = setting(
+        0.0, "teacher", "Discount per sampled token of what the teacher finds of later tokens."
+    )
+    teacher_hint: str | None = setting(
+        None,
+        "teacher",
+        "What only the teacher reads, at the end of the task: {gold} is the gold answer, {plan} the expert's turns.",
+    )
+    teacher_dtype: Literal["auto", "float32", "bfloat16"] = setting(
+        "auto", "teacher", "Type of the weights of a teacher that is loaded here; auto as they are stored."
+    )
+    sft_coef: float = setting(
+        0.0, "teacher", "Factor of the SFT loss on episodes of the environment's expert, beside RL; 0 for none.", 0
+    )
+    sft_share: float = setting(
+        0.125, "teacher", "With sft_coef: share of a rollout's tasks that the expert plays, too."
+    )
     micro_batch_size: int | None = setting(
         None, "memory", "Rows per pass; per_device_train_batch_size, or with micro_batch_tokens as many as fit.", 1
     )
@@ -219,7 +253,7 @@ class AgentSettings:
                 raise ConfigError(f"{own.name} is {value!r}; allowed: {', '.join(map(str, allowed))}")
             if least is not None and value is not None and value < least:
                 raise ConfigError(f"{own.name} is {value}; it must be at least {least}")
-        for name in ("gamma", "lam", "step_gamma", "step_lam"):
+        for name in ("gamma", "lam", "step_gamma", "step_lam", "teacher_gamma"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be from 0 to 1")
         if not 0.0 < self.keep_groups <= 1.0:
@@ -233,8 +267,11 @@ class AgentSettings:
                 f"keep_groups {self.keep_groups} and keep_variance {self.keep_variance} are two rules for one choice: "
                 "set one of them"
             )
+        if not 0.0 < self.sft_share <= 1.0:
+            raise ConfigError(f"sft_share is {self.sft_share}; it must be above 0 and at most 1")
         if self.outcome_weight != 1.0 and self.process_norm is None:
             raise ConfigError("outcome_weight weighs the outcome against process rewards: set process_norm, too")
+        self._check_teacher()
         if self.overlong_buffer > self.max_turn_tokens:
             raise ConfigError(
                 f"overlong_buffer is {self.overlong_buffer}; it must be at most max_turn_tokens, here "
@@ -246,6 +283,17 @@ class AgentSettings:
             )
         if self.weights_transfer == "broadcast" and self.weights_folder:
             raise ConfigError("weights_folder is for weights_transfer='files'; a broadcast needs none")
+
+    def _check_teacher(self) -> None:
+        """Find settings of a teacher without one, and hints with places that nothing fills."""
+        own = ("teacher_coef", "reward_coef", "teacher_gamma", "teacher_hint", "teacher_dtype")
+        defaults = {one.name: one.default for one in fields(self)}
+        given = [name for name in own if getattr(self, name) != defaults[name]]
+        if self.teacher is None and given:
+            raise ConfigError(f"{given[0]} is {getattr(self, given[0])!r} without a teacher: name one (teacher=...)")
+        if unknown := set(re.findall(r"{(\w*)}", self.teacher_hint or "")) - set(HINTS):
+            places = ", ".join(f"{{{name}}}" for name in HINTS)
+            raise ConfigError(f"teacher_hint has the place {{{min(unknown)}}}, which nothing fills; allowed: {places}")
 
 
 @dataclass

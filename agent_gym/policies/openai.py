@@ -25,7 +25,7 @@ from agent_gym.policies.served import ServedPolicy
 from agent_gym.serve.client import RETRIES, split_address
 
 KEY_VARIABLE = "OPENAI_API_KEY"
-_ANSWER_S = 600.0  # a long turn on a busy server is no failure
+ANSWER_S = 600.0  # a long turn on a busy server is no failure
 _LOOK_S = 30.0
 _LOOK_RETRIES = 2
 _STRANGE = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)  # of an answer in another form
@@ -58,7 +58,7 @@ class OpenAIPolicy(ServedPolicy):
         self.model, self.context = model, context
         self._url, self._retries = url.rstrip("/"), retries
         self._renderer, self._token_ids = renderer, token_ids
-        self._client = _connect(url, retries, _ANSWER_S, asynchronous=True)
+        self._client = connect(url, retries, ANSWER_S, asynchronous=True)
         self._turns = asyncio.Semaphore(concurrency)
 
     def submit(self, request: Request) -> None:
@@ -102,7 +102,7 @@ class OpenAIPolicy(ServedPolicy):
         stream = {} if request.on_token is None else {"stream": True}
         create = endpoint.with_streaming_response.create
         async with self._turns:
-            with _failures(self._url, self._retries):
+            with failures(self._url, self._retries):
                 async with create(**content, **stream) as answer:
                     # Some servers ignore the request for a stream, and answer as a whole.
                     if answer.headers.get("Content-Type", "").startswith("text/event-stream"):
@@ -191,7 +191,7 @@ def find_model(url: str, model: str | None) -> dict[str, Any]:
     """Return the server's card of a model, or of its only one: `id`; vLLM adds `root` and `max_model_len`."""
     address, openai = url.rstrip("/"), require("openai", "serve")
     text = ""
-    with _connect(url, _LOOK_RETRIES, _LOOK_S) as client:
+    with connect(url, _LOOK_RETRIES, _LOOK_S) as client:
         try:
             text = client.models.with_raw_response.list().text
             cards = [dict(card) for card in json.loads(text)["data"]]
@@ -209,7 +209,10 @@ def find_model(url: str, model: str | None) -> dict[str, Any]:
     names = [str(card.get("id")) for card in cards]
     if model is None:
         if len(names) != 1:
-            raise ConfigError(f"{address} serves {', '.join(names) or 'what it does not tell'}: choose with --model")
+            raise ConfigError(
+                f"{address} serves {', '.join(names) or 'what it does not tell'}: choose with --model, or of a teacher "
+                "with its name behind the address (URL#NAME)"
+            )
         model = names[0]
     if names and model not in names:
         raise ConfigError(f"{address} has no model {model!r}; it has: {', '.join(names[:20])}")
@@ -220,7 +223,7 @@ def gives_token_ids(url: str, model: str, token_id: int) -> bool:
     """Find out whether a server completes token ids by token ids, by asking for one token."""
     openai = require("openai", "serve")
     content = {"model": model, "prompt": [token_id], "max_tokens": 1, "extra_body": {"return_token_ids": True}}
-    with _connect(url, _LOOK_RETRIES, _ANSWER_S) as client, _failures(url, _LOOK_RETRIES):
+    with connect(url, _LOOK_RETRIES, ANSWER_S) as client, failures(url, _LOOK_RETRIES):
         try:
             text = client.completions.with_raw_response.create(**content).text
             return bool(json.loads(text)["choices"][0]["token_ids"])
@@ -228,7 +231,8 @@ def gives_token_ids(url: str, model: str, token_id: int) -> bool:
             return False
 
 
-def _connect(url: str, retries: int, timeout_s: float, *, asynchronous: bool = False) -> Any:
+def connect(url: str, retries: int, timeout_s: float, *, asynchronous: bool = False) -> Any:
+    """Make a client of the official library; `ConfigError` for an address that is none."""
     split_address(url, "/v1")
     openai = require("openai", "serve")
     # Through no proxy.
@@ -243,7 +247,7 @@ def _connect(url: str, retries: int, timeout_s: float, *, asynchronous: bool = F
 
 
 @contextmanager
-def _failures(url: str, retries: int) -> Iterator[None]:
+def failures(url: str, retries: int) -> Iterator[None]:
     """Turn what goes wrong with a request into a `RolloutError` that names the cure."""
     openai = require("openai", "serve")
     try:

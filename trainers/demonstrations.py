@@ -1,0 +1,85 @@
+"""Demonstrations beside rollouts: the expert plays a share of the tasks too, and the policy also imitates its tokens.
+
+    loss = loss of reinforcement learning + sft_coef x mean over the demonstrated tokens of -log p(token)
+
+Where a policy never succeeds, rewards teach it nothing, and demonstrations show what success is. The rows stand in the
+same minibatches: with weight 0 in the loss of reinforcement learning, and weights of their own in the mean. They have
+no part in credit, in its baselines, or in metrics of episodes. The mean is over all processes, and the logprobs are at
+the temperature of sampling. Rows with images are not read.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn.functional import pad
+
+from agent_gym.errors import ConfigError
+from agent_gym.policies import ScriptedPolicy
+from agent_gym.policies.ranks import barrier_on_error
+from agent_gym.rollout import Episode, Runner
+from agent_gym.trainers.batch import Batch, collate, training_episode
+from agent_gym.trainers.losses import loss_weights
+
+WEIGHTS = "sft_weights"
+"""The column (B, T) of a batch with the weight of each demonstrated token: they sum to 1 over a rollout."""
+
+
+class Demonstrations:
+    """The expert of a trainer's tasks, who plays the first `sft_share` of those of each rollout."""
+
+    def __init__(self, trainer: Any) -> None:
+        if trainer.vision is not None:
+            raise ConfigError("sft_coef does not know the images of rows: leave it at 0 for a model that reads images")
+        self._trainer = trainer
+
+    @functools.cached_property
+    def _runner(self) -> Runner:
+        args, renderer = self._trainer.args, self._trainer.renderer
+        policy = ScriptedPolicy(lambda episode: _expert(episode), renderer.encode_action)
+        return Runner(policy, renderer, args.budget, workers=args.env_workers, env_processes=args.env_processes)
+
+    def add(self, batch: Batch, played: Sequence[Episode]) -> Batch:
+        """Return a batch with the expert's rows on tasks of this process: one episode of a task, those that it solved.
+
+        Raises `ConfigError` if an environment has no expert.
+        """
+        trainer = self._trainer
+        tasks = [episode.spec for episode in played if episode.spec.member == 0 and not episode.spec.greedy]
+        with barrier_on_error():
+            shown = self._runner.run_share(tasks[: math.ceil(trainer.args.sft_share * len(tasks))])
+        kept = [training_episode(e, number) for number, e in enumerate(shown) if e.success and not e.failure]
+        n_rows = sum(len(episode.rows) for episode in kept) + 1
+        more = collate(kept, n_rows, trainer._tokenizer.pad_token_id, trainer.accelerator.device)
+        total = functools.partial(trainer.accelerator.reduce, reduction="sum")
+        more[WEIGHTS] = loss_weights(more["action_mask"], more["step_of"], more["episode_of"], "token", total)
+        own = more["episode_of"] >= 0
+        more["episode_of"] = torch.where(own, more["episode_of"] + batch["episode_of"].max() + 1, -1)
+        return _joined(batch, more)
+
+
+def _expert(episode: Any) -> str:
+    # As a summary the history does: a script knows how to act.
+    env = episode.env.unwrapped
+    return str(env.expert_action() if episode.asked == "act" else env.history())
+
+
+def _joined(batch: Batch, more: Batch) -> Batch:
+    """Put rows in the place of the last one of a batch, a dummy; what only one has is 0 in the rows of the other."""
+    width = max(part["input_ids"].size(1) for part in (batch, more))
+    found: Batch = {}
+    for name in {**batch, **more}:
+        known = [part.get(name) for part in (batch, more)]
+        like = next(one for one in known if one is not None)
+        columns = []
+        for part, one in zip((batch, more), known, strict=True):
+            rows = len(part["input_ids"])
+            one = like.new_zeros(rows, *like.shape[1:]) if one is None else one
+            # A number of whole rows has one column and keeps it.
+            columns.append(pad(one, (0, width - one.size(1))) if like.ndim > 1 and like.size(1) > 1 else one)
+        found[name] = torch.cat([columns[0][:-1], columns[1]])
+    return found

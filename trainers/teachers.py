@@ -1,0 +1,243 @@
+"""Teachers: what another model makes of each token that the policy wrote (on-policy distillation).
+
+    rows of the policy -> (a hint is put in) -> the teacher reads them -> log p_teacher of the policy's own tokens
+
+    A_t = reward_coef A_t(rewards) + teacher_coef sum_k teacher_gamma^(k-t) (log p_teacher(y_k) - log p_policy(y_k))
+
+over the policy's tokens k from t on. The policy samples y_k, so that the mean of the difference is minus the reverse
+KL, KL(policy || teacher), in the contexts that the policy itself comes into: it learns from the teacher what to do
+after its own mistakes, where demonstrations have nothing to show (GKD, arXiv:2306.13649; MiniLLM, arXiv:2306.08543).
+This estimate (k1) is a number with no gradient of its own, and goes the way of every advantage: through the ratio, its
+clip and the weights of the loss. With `teacher_gamma` 0 each token answers for itself alone, as in "On-Policy
+Distillation" (K. Lu, Thinking Machines Lab, 2025): the gradient is that of the KL of this token, without the noise of
+all later ones. What it leaves out is that a token also decides in which contexts the later ones are written.
+
+A teacher may be the policy itself that reads more: the answer, or what an expert would do (on-policy self-distillation,
+arXiv:2601.18734; of agents, arXiv:2602.04942). Tokens of the world are read and never scored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers.integrations import is_deepspeed_zero3_enabled
+from trl.models import prepare_deepspeed, prepare_fsdp
+from trl.trainer.utils import add_fused_lm_head
+
+from agent_gym.data import model_source
+from agent_gym.errors import ConfigError
+from agent_gym.policies.processors import load_encoder, model_class
+from agent_gym.policies.ranks import barrier_on_error
+from agent_gym.policies.scores import ServedScores, other_vocabulary, vocabulary_hash
+from agent_gym.rollout import Episode, make_env
+from agent_gym.testing import expert_episode, policy_texts
+from agent_gym.trainers.batch import WORLD, Batch, Hint, TrainingEpisode, TrainingRow, collate
+from agent_gym.trainers.credit import Estimate, Timeline
+from agent_gym.trainers.estimators.groups import returns_to_go
+from agent_gym.trainers.losses import CLAMP
+from agent_gym.trainers.probes import reading
+
+HintWriter = Callable[[Episode], str]
+"""Writes what the teacher of a finished episode reads besides: anything, also what became of it."""
+
+
+class Teacher:
+    """The teacher of a trainer's `args`, with the writer of its hints, if it has any.
+
+    Attributes:
+        model: a frozen model of its own; None where the policy reads, or a server.
+
+    Raises:
+        ConfigError: if it cannot be loaded or reached, has another vocabulary than the policy, or does not go with the
+            settings.
+    """
+
+    def __init__(self, trainer: Any, hint: HintWriter | None = None) -> None:
+        args, name = trainer.args, trainer.args.teacher
+        self._trainer, self.model, self._server = trainer, None, None
+        self._write = TaskHint(args.teacher_hint) if args.teacher_hint else hint
+        self._in_tokens = functools.lru_cache(maxsize=1024)(self._render_hint)  # the episodes of a group begin alike
+        if args.teacher_hint and hint:
+            raise ConfigError("teacher_hint and hint= both say what the teacher reads: give one of them")
+        if self._write and trainer.vision is not None:
+            raise ConfigError("hints do not know the images of rows: leave them out for a model that reads images")
+        if name == "self" and not self._write:
+            raise ConfigError("teacher 'self' reads what the policy reads, and finds what it finds: give teacher_hint")
+        if name.startswith(("http://", "https://")):
+            if trainer.vision is not None:
+                raise ConfigError(f"teacher {name!r} is a server, which is not sent the images of rows: name a model")
+            if trainer.temperature != 1.0:
+                raise ConfigError(
+                    f"temperature is {trainer.temperature}, and a server gives logprobs at 1: set temperature to 1, "
+                    "or name a model as teacher"
+                )
+            self._server = ServedScores(name, trainer._tokenizer, args.max_episode_tokens)
+        elif name == "initial" and not hasattr(trainer.model, "peft_config"):
+            if is_deepspeed_zero3_enabled():
+                raise ConfigError("teacher 'initial' cannot copy weights in shares: name the policy's folder or id")
+            self.model = self._prepared(copy.deepcopy(trainer.model))
+        elif name not in ("self", "initial"):
+            self.model = self._prepared(self._load(name))
+
+    def _load(self, name: str) -> Any:
+        trainer, source = self._trainer, model_source(name)
+        options = {"dtype": trainer.args.teacher_dtype, "trust_remote_code": trainer.args.trust_remote_code}
+        try:
+            encoder = load_encoder(source)
+            model = model_class(source).from_pretrained(source, **options)
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"teacher is {name!r}, which cannot be loaded: {error}; allowed: a model's folder, id or prepared "
+                "name, a server's address, self, initial"
+            ) from error
+        _check_vocabulary(name, getattr(encoder, "tokenizer", encoder), trainer._tokenizer)
+        rows, needed = (one.get_input_embeddings().num_embeddings for one in (model, trainer.model))
+        if rows < needed:  # tables are padded, and a policy may sample what no token stands for
+            raise ConfigError(f"teacher {name!r} knows {rows} ids, the policy {needed}: take one with as many or more")
+        add_fused_lm_head(
+            model, temperature=trainer.temperature, cast_lm_head_to_fp32=trainer.args.cast_lm_head_to_fp32
+        )
+        return model
+
+    def _prepared(self, model: Any) -> Any:
+        """Freeze a model and share it out as TRL does a reference model."""
+        trainer = self._trainer
+        model.requires_grad_(False).eval()
+        if trainer.is_deepspeed_enabled:
+            return prepare_deepspeed(model, trainer.accelerator)
+        if trainer.is_fsdp_enabled:
+            return prepare_fsdp(model, trainer.accelerator)
+        return trainer.accelerator.prepare_model(model, evaluation_mode=True)
+
+    def hint(self, episode: Episode) -> Hint | None:
+        """Return what the teacher reads of an episode in place of its opening; None without hints.
+
+        The hint ends the last message of the opening.
+        """
+        text = self._write(episode) if self._write else ""
+        if not text:
+            return None
+        opening = json.dumps(episode.opening)
+        for tools in (episode.tools, []):  # a template is shown tools only if it asks for their format
+            found = self._in_tokens(opening, json.dumps(tools), text)
+            if all(tuple(row.token_ids[: len(found.before)]) == found.before for row in episode.rows):
+                return found
+        raise ConfigError(
+            f"a hint is put in behind the opening, and the context {self._trainer.args.context!r} of "
+            f"{episode.spec.env_id} has rows that begin otherwise: use append, window or budget, or no hint"
+        )
+
+    def _render_hint(self, opening: str, tools: str, text: str) -> Hint:
+        *before, last = json.loads(opening)
+        renderer = self._trainer.renderer
+        plain, hinted = (
+            renderer.prompt([*before, {**last, "content": content}], json.loads(tools))
+            for content in (last["content"], f"{last['content']}\n\n{text}")
+        )
+        start = next((i for i, (one, other) in enumerate(zip(plain, hinted, strict=False)) if one != other), len(plain))
+        # What stands behind the hint in both: the end of the message, and the header of the policy's turn.
+        same = zip(reversed(plain[start:]), reversed(hinted[start:]), strict=False)
+        behind = next((i for i, (one, other) in enumerate(same) if one != other), len(plain) - start)
+        return Hint(tuple(plain[: len(plain) - behind]), tuple(hinted[: len(hinted) - behind]))
+
+    def score(self, batch: Batch, episodes: Sequence[TrainingEpisode]) -> torch.Tensor:
+        """Return (B, T) the teacher's logprob of each sampled token of a batch, 0 elsewhere; no gradient.
+
+        `episodes` are those of which the batch was made. All processes take part, each with its own rows.
+        """
+        read: Batch = {name: batch[name] for name in _READ if name in batch}
+        if any(episode.hint for episode in episodes):
+            hinted = [dataclasses.replace(e, rows=[_hinted(row, e.hint) for row in e.rows]) for e in episodes]
+            pad, device = self._trainer._tokenizer.pad_token_id, batch["input_ids"].device
+            read = collate(hinted, len(batch["input_ids"]), pad, device)
+        if self._server is not None:
+            with barrier_on_error():
+                found = self._ask(self._server, read)
+        else:
+            found = self._read(read)
+        # The same tokens in the same order; only where they stand in their rows differs.
+        mask = batch["action_mask"]
+        return found.new_zeros(mask.shape).masked_scatter(mask, found[read["action_mask"]])
+
+    def _read(self, batch: Batch) -> torch.Tensor:
+        trainer = self._trainer
+        if self.model is not None:
+            return trainer._score(self.model, batch, critic=False).logps
+        initial = trainer.args.teacher == "initial"
+        with trainer.initial_adapter() if initial else contextlib.nullcontext(), reading(trainer.model):
+            return trainer._score(trainer.model, batch, critic=False).logps
+
+    @staticmethod
+    def _ask(server: ServedScores, batch: Batch) -> torch.Tensor:
+        asked = batch["action_mask"].any(1).nonzero().view(-1).tolist()
+        lengths = batch["attention_mask"].sum(1).tolist()
+        found = torch.zeros(batch["input_ids"].shape)
+        logps = server.logprobs([batch["input_ids"][row, : lengths[row]].tolist() for row in asked])
+        for row, scores in zip(asked, logps, strict=True):
+            found[row, : len(scores)] = torch.tensor(scores)
+        return found.to(batch["input_ids"].device)
+
+    def mix(self, estimate: Estimate, batch: Batch, timeline: Timeline) -> Estimate:
+        """Add the teacher's advantages to those of rewards, see the formula above."""
+        args = self._trainer.args
+        gap = timeline.read((batch["teacher_logps"] - batch["old_logps"]).clamp(-CLAMP, CLAMP))
+        own = returns_to_go(gap, args.teacher_gamma)
+        mixed = args.reward_coef * estimate.advantages + args.teacher_coef * own
+        return dataclasses.replace(estimate, advantages=mixed)
+
+
+_READ = ("input_ids", "attention_mask", "action_mask", "episode_of", "read_ids", "images")
+
+
+def _check_vocabulary(name: str, teacher: Any, policy: Any) -> None:
+    vocabularies = [tokenizer.get_vocab() for tokenizer in (teacher, policy)]
+    spelled = [["" for _ in range(max(known.values()) + 1)] for known in vocabularies]
+    for known, tokens in zip(vocabularies, spelled, strict=True):
+        for token, number in known.items():
+            tokens[number] = token
+    theirs, mine = map(vocabulary_hash, spelled)
+    if theirs != mine:
+        raise other_vocabulary(name, theirs, mine)
+
+
+def _hinted(row: TrainingRow, hint: Hint | None) -> TrainingRow:
+    """Return a row as the teacher reads it; what it has for logprobs is of no use there."""
+    if hint is None:
+        return row
+    stop, ids = len(hint.before), np.array(hint.after, np.int32)
+    steps = np.concatenate([np.full(len(ids), WORLD, np.int32), row.step_of[stop:]])
+    return TrainingRow(np.concatenate([ids, row.token_ids[stop:]]), steps, np.zeros(len(steps), np.float32))
+
+
+class TaskHint:
+    """Fills a text with what is known of the task: {gold}, its gold answer, and {plan}, the turns of the expert."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._envs: dict[str, Any] = {}
+        self._of = functools.lru_cache(maxsize=4096)(self._fill)
+
+    def __call__(self, episode: Episode) -> str:
+        spec = episode.spec
+        return self._of(spec.env_id, json.dumps(dict(spec.env_kwargs)), spec.split, spec.index, spec.seed)
+
+    def _fill(self, env_id: str, env_kwargs: str, split: str, index: int, seed: int | None) -> str:
+        key = env_id + env_kwargs
+        if key not in self._envs:
+            self._envs[key] = make_env(env_id, json.loads(env_kwargs))
+        env, text = self._envs[key], self._text
+        if "{gold}" in text:
+            gold = env.unwrapped.gold(env.unwrapped.tasks[split][index])
+            text = text.replace("{gold}", gold if isinstance(gold, str) else json.dumps(gold))
+        if "{plan}" in text:
+            turns = policy_texts(expert_episode(env, seed=seed, options={"split": split, "index": index}))
+            text = text.replace("{plan}", "\n".join(turns))
+        return text
