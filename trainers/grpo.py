@@ -27,6 +27,7 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.data import model_source
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.evaluate.cards import Meter
+from agent_gym.judges import Judge
 from agent_gym.policies.base import Policy
 from agent_gym.policies.processors import let_videos_be_missing
 from agent_gym.policies.ranks import exchange, gather, gather_items
@@ -53,7 +54,7 @@ from agent_gym.trainers.metrics import (
 )
 from agent_gym.trainers.rows import RowTrainer
 from agent_gym.trainers.run_card import RunCard
-from agent_gym.trainers.schedule import RolloutScheduler, group_specs, sampled
+from agent_gym.trainers.schedule import RolloutScheduler, check_judge, group_specs, sampled
 from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, check_task_columns, task_dataset
 
 
@@ -76,6 +77,7 @@ class AgentGRPOTrainer(RowTrainer):
         train_dataset: rows from `task_dataset`; by default all tasks of the split "train".
         eval_dataset: the same for evaluation; without it `evaluate()` needs one.
         policy: an engine to sample with instead of the one that `args` describe.
+        judge: a model whose score is added to the environment's reward, in training and evaluation.
         **kwargs: everything else `trl.GRPOTrainer` takes: processing_class, callbacks, optimizers, peft_config, ...
 
     Raises:
@@ -102,6 +104,7 @@ class AgentGRPOTrainer(RowTrainer):
         train_dataset: Dataset | None = None,
         eval_dataset: Dataset | None = None,
         policy: Policy | None = None,
+        judge: Judge | None = None,
         **kwargs: Any,
     ) -> None:
         if args is None:
@@ -115,6 +118,9 @@ class AgentGRPOTrainer(RowTrainer):
                 "one of gae, step_gae, bilevel_gae"
             )
         args.check_staleness()
+        if judge is not None:
+            check_judge(judge, args)
+        self.judge = judge
         if train_dataset is None:
             if env is None:
                 raise ConfigError("give an environment id (env=...) or a train_dataset made with task_dataset()")

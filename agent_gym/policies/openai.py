@@ -58,7 +58,7 @@ class OpenAIPolicy(ServedPolicy):
         self.model, self.context = model, context
         self._url, self._retries = url.rstrip("/"), retries
         self._renderer, self._token_ids = renderer, token_ids
-        self._client = _connect(url, retries, _ANSWER_S, asynchronous=True)
+        self._client = connect(url, retries, _ANSWER_S, asynchronous=True)
         self._turns = asyncio.Semaphore(concurrency)
 
     def submit(self, request: Request) -> None:
@@ -102,7 +102,7 @@ class OpenAIPolicy(ServedPolicy):
         stream = {} if request.on_token is None else {"stream": True}
         create = endpoint.with_streaming_response.create
         async with self._turns:
-            with _failures(self._url, self._retries):
+            with failures(self._url, self._retries):
                 async with create(**content, **stream) as answer:
                     # Some servers ignore the request for a stream, and answer as a whole.
                     if answer.headers.get("Content-Type", "").startswith("text/event-stream"):
@@ -187,11 +187,11 @@ def chat_messages(messages: Sequence[Message]) -> list[Message]:
     return talk
 
 
-def find_model(url: str, model: str | None) -> dict[str, Any]:
+def find_model(url: str, model: str | None, key_variable: str = KEY_VARIABLE) -> dict[str, Any]:
     """Return the server's card of a model, or of its only one: `id`; vLLM adds `root` and `max_model_len`."""
     address, openai = url.rstrip("/"), require("openai", "serve")
     text = ""
-    with _connect(url, _LOOK_RETRIES, _LOOK_S) as client:
+    with connect(url, _LOOK_RETRIES, _LOOK_S, key_variable) as client:
         try:
             text = client.models.with_raw_response.list().text
             cards = [dict(card) for card in json.loads(text)["data"]]
@@ -220,7 +220,7 @@ def gives_token_ids(url: str, model: str, token_id: int) -> bool:
     """Find out whether a server completes token ids by token ids, by asking for one token."""
     openai = require("openai", "serve")
     content = {"model": model, "prompt": [token_id], "max_tokens": 1, "extra_body": {"return_token_ids": True}}
-    with _connect(url, _LOOK_RETRIES, _ANSWER_S) as client, _failures(url, _LOOK_RETRIES):
+    with connect(url, _LOOK_RETRIES, _ANSWER_S) as client, failures(url, _LOOK_RETRIES):
         try:
             text = client.completions.with_raw_response.create(**content).text
             return bool(json.loads(text)["choices"][0]["token_ids"])
@@ -228,14 +228,17 @@ def gives_token_ids(url: str, model: str, token_id: int) -> bool:
             return False
 
 
-def _connect(url: str, retries: int, timeout_s: float, *, asynchronous: bool = False) -> Any:
+def connect(
+    url: str, retries: int, timeout_s: float, key_variable: str = KEY_VARIABLE, *, asynchronous: bool = False
+) -> Any:
+    """Return OpenAI's client for a server, with the key of an environment variable."""
     split_address(url, "/v1")
     openai = require("openai", "serve")
     # Through no proxy.
     http = (openai.DefaultAsyncHttpxClient if asynchronous else openai.DefaultHttpxClient)(trust_env=False)
     return (openai.AsyncOpenAI if asynchronous else openai.OpenAI)(
         base_url=url.rstrip("/"),
-        api_key=os.environ.get(KEY_VARIABLE) or "none",  # the client refuses to send none at all
+        api_key=os.environ.get(key_variable) or "none",  # the client refuses to send none at all
         max_retries=retries,
         timeout=timeout_s,
         http_client=http,
@@ -243,7 +246,7 @@ def _connect(url: str, retries: int, timeout_s: float, *, asynchronous: bool = F
 
 
 @contextmanager
-def _failures(url: str, retries: int) -> Iterator[None]:
+def failures(url: str, retries: int) -> Iterator[None]:
     """Turn what goes wrong with a request into a `RolloutError` that names the cure."""
     openai = require("openai", "serve")
     try:
