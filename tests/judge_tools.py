@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
@@ -86,8 +85,3 @@ def judged_by(
         with closing(getattr(Judge, kind)(*criteria, endpoint=url, **values)) as judge:
             yield judge, server
             server.left.set()
-
-
-def until(done: Callable[[], bool]) -> None:
-    while not done():
-        time.sleep(0.005)

@@ -182,7 +182,16 @@ def make_trainer(folder: str | Path, *, model: Any = None, policy: Any = "random
     """
     from agent_gym.trainers import AgentGRPOTrainer, AgentPPOTrainer
 
-    ours = ("env", "env_kwargs", "train_dataset", "eval_dataset", "processing_class", "peft_config", "callbacks")
+    ours = (
+        "env",
+        "env_kwargs",
+        "train_dataset",
+        "eval_dataset",
+        "processing_class",
+        "peft_config",
+        "callbacks",
+        "judge",
+    )
     given = {name: options.pop(name) for name in ours if name in options}
     given.setdefault("env", ENV)
     given.setdefault("processing_class", AutoTokenizer.from_pretrained(model_folder()))

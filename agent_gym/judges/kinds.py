@@ -80,8 +80,8 @@ class Reasoning:
             f"Judge the thought of each turn by two numbers from 0 to {_SCALE}. The first: does the thought support "
             f"the action, so that the action follows from it? {_SCALE} if it does, 0 if it does not or there is no "
             f"thought. The second: is the thought grounded? {_SCALE} if each fact and each result in it stands in the "
-            "record before this turn or follows from that, 0 if it invents one. Give both numbers of turn 1, then "
-            "both of turn 2, and so on."
+            "task or in an answer of the world before this turn, or follows from them; 0 if it invents one. Give both "
+            "numbers of turn 1, then both of turn 2, and so on."
         )
         return [Question((*case.before(), *case.after()), task, 2 * len(case.turns), _SCALE)]
 
