@@ -37,7 +37,7 @@ def read(prompt: str) -> Asked:
     cut = re.split(rf"^\[{mark} (.*)\]$", record, flags=re.MULTILINE)[1:]
     parts = [(heading, text.strip("\n")) for heading, text in zip(cut[::2], cut[1::2], strict=True)]
     assert len(dict(parts)) == len(parts), [heading for heading, _ in parts]
-    count, most = re.findall(r"The list holds (\d+) whole numbers from 0 to (\d+)", rest)[-1]
+    most, count = re.findall(r"from 0 to (\d+)\. The list has (\d+) of them", rest)[-1]
     return Asked(mark, dict(parts), rest.partition("\n\nAnswer with one JSON")[0].strip(), int(count), int(most))
 
 

@@ -180,3 +180,20 @@ def test_the_command_reads_episodes_and_lines(tmp_path: Path, capsys: pytest.Cap
     labels.write_text('{"messages": []}\n')
     assert main(["calibrate", str(settings), str(labels)]) == 2
     assert "line 1: no labelled episode: KeyError('label')" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_tiny_model_learns_what_only_the_judge_says(tmp_path: Path) -> None:
+    """The environment pays nothing; the judge ranks the members of a group by their share of vowels."""
+
+    def rule(asked: Asked) -> list[int]:
+        texts = [" ".join(asked.of(f"assistant {i + 1}, turn")) for i in range(asked.count)]
+        return [round(100 * vowels(text)) for text in texts]
+
+    with judged_by(rule, "ranking") as (judge, server):
+        nothing = {"reward_weights": {"letters": 0.0, "length": 0.0}, "max_turns": 1}
+        steps = {"max_steps": 25, "per_device_train_batch_size": 64, "num_generations": 8, "learning_rate": 1e-2}
+        trainer = make_trainer(tmp_path, judge=judge, policy=None, env_kwargs=nothing, **steps)
+        trainer.train()
+    found = logged(trainer, "reward/judge")
+    assert logged(trainer, "reward") == pytest.approx(found) and sum(found[-5:]) > 1.3 * sum(found[:5])

@@ -241,19 +241,22 @@ def spearman(x: Sequence[float], y: Sequence[float], given: Sequence[float] | No
     (r_xy - r_xz r_yz) / sqrt((1 - r_xz^2) (1 - r_yz^2)) (G. U. Yule, Proceedings of the Royal Society A 79, 1907). NaN
     where x or y does not vary, or `given` decides one of them; a `given` that does not vary changes nothing.
     """
-    r = _rank_correlation(x, y)
-    if given is None or min(given) == max(given):
+    ranks = [_ranks(values) for values in ((x, y) if given is None else (x, y, given))]
+    r = _correlation(ranks[0], ranks[1])
+    if given is None or not ranks[2].any():
         return r
-    r_x, r_y = _rank_correlation(x, given), _rank_correlation(y, given)
+    r_x, r_y = (_correlation(one, ranks[2]) for one in ranks[:2])
     left = (1 - r_x**2) * (1 - r_y**2)
     return (r - r_x * r_y) / math.sqrt(left) if left > 1e-12 else math.nan
 
 
-def _rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
-    ranks = []
-    for values in (x, y):
-        _, place, counts = np.unique(np.asarray(values, dtype=float), return_inverse=True, return_counts=True)
-        rank = (counts.cumsum() - (counts - 1) / 2)[place]
-        ranks.append(rank - rank.mean())
-    size = math.sqrt(float((ranks[0] ** 2).sum() * (ranks[1] ** 2).sum()))
-    return float(ranks[0] @ ranks[1]) / size if size else math.nan
+def _ranks(values: Sequence[float]) -> np.ndarray:
+    """(n,) ranks of (n,) numbers, less their mean."""
+    _, place, counts = np.unique(np.asarray(values, dtype=float), return_inverse=True, return_counts=True)
+    ranks: np.ndarray = (counts.cumsum() - counts / 2)[place]
+    return ranks - len(values) / 2
+
+
+def _correlation(a: np.ndarray, b: np.ndarray) -> float:
+    size = math.sqrt(float((a @ a) * (b @ b)))
+    return float(a @ b) / size if size else math.nan

@@ -66,7 +66,7 @@ class Rubric:
 class Reasoning:
     """Whether the thought of each turn supports its action and invents nothing: the product of both, each in [0, 1].
 
-    RAGEN (arXiv:2504.20073, section 4.3) finds that without such a reward agents think less and less, or hallucinate;
+    RAGEN (arXiv:2504.20073) finds that without such a reward thought fades or is hallucinated; it gives no formula, and
     the two questions and their product are ours. An invented thought earns nothing, however well it fits the action.
     """
 
@@ -95,7 +95,7 @@ class Reasoning:
 class Pairwise:
     """The share of comparisons with other episodes of the group that an episode wins; a tie is half.
 
-    Each pair is asked about in both orders, since judges prefer a place (Zheng et al., arXiv:2306.05685, section 3.3).
+    Each pair is asked about in both orders, since judges prefer a place (Zheng et al., arXiv:2306.05685).
     """
 
     goal: str = GOAL
@@ -128,8 +128,8 @@ class Pairwise:
 class Ranking:
     """A score for each episode of a group, relative to the others, all in one request.
 
-    So does RULER of OpenPipe's ART (its documentation, "RULER"): to rank attempts at one task is easier than to score
-    one alone, and what a group shares, such as the opening, is read once.
+    So does RULER of OpenPipe's ART: to rank attempts at one task is easier than to score one alone, and what a group
+    shares, such as the opening, is read once.
     """
 
     goal: str = GOAL

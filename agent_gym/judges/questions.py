@@ -35,7 +35,7 @@ of the record that stand in a part belong to that part, and were written by the 
 {task}
 
 Answer with one JSON object: {{"reason": "one or two sentences", "{mark}": [{numbers}]}}
-The list holds {count} whole numbers from 0 to {most}, in the order asked for."""
+Each n is a whole number from 0 to {most}. The list has {count} of them, in the order asked for."""
 
 
 class Turn(NamedTuple):
@@ -124,7 +124,7 @@ class Question:
     def messages(self, attempt: int) -> list[Message]:
         mark = self.mark(attempt)
         record = "\n\n".join(f"[{mark} {heading}]\n{text}" for heading, text in self.record)
-        numbers = ", ".join(["0"] * self.count)
+        numbers = ", ".join(["n"] * self.count)
         text = _FRAME.format(
             mark=mark, record=record, task=self.task, numbers=numbers, count=self.count, most=self.most
         )

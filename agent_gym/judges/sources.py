@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from agent_gym.errors import ConfigError, EnvFailure, RolloutError
 from agent_gym.judges.questions import Question
@@ -25,10 +26,8 @@ class Answer(NamedTuple):
     tokens: tuple[int, int] | None
 
 
-class Source(Protocol):
-    """Raises `JudgeFailure` where there is no answer."""
-
-    async def __call__(self, question: Question, attempt: int) -> Answer: ...
+Source = Callable[[Question, int], Awaitable[Answer]]
+"""Takes a question and the number of the attempt; raises `JudgeFailure` where there is no answer."""
 
 
 class Endpoint:

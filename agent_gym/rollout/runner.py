@@ -135,7 +135,7 @@ class Rollout:
         self._numbers = itertools.count(1)
         self._most = sys.maxsize  # as many threads as the system has
         self._asides = Asides(self.policy, self._numbers)
-        self._open = 0  # what `later` promised
+        self._promises: set[object] = set()  # what `later` has promised
         # What other threads have for the one that plays. None does nothing but end the wait.
         self._answers: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._enough = self._halted = self._pausing = False
@@ -144,7 +144,7 @@ class Rollout:
 
     @property
     def unfinished(self) -> int:
-        return len(self._waiting) + len(self._lives) + self._open
+        return len(self._waiting) + len(self._lives) + len(self._promises)
 
     def add(
         self,
@@ -177,8 +177,8 @@ class Rollout:
 
     def later(self) -> Callable[[Callable[[], None]], None]:
         """Return what takes, once and from any thread, a function for the thread that plays; `play` waits for it."""
-        self._open += 1
-        return lambda function: self._answers.put(partial(self._keep_promise, function))
+        self._promises.add(promise := object())
+        return lambda function: self._answers.put(partial(self._keep, promise, function))
 
     def sample(self, prompt_ids: list[int], params: SamplingParams) -> Future[Generation]:
         """Let the policy answer a prompt that belongs to no episode, while episodes are played; from any thread.
@@ -272,16 +272,17 @@ class Rollout:
             del self._calls[life]
             self._resume(life, answer)
 
-    def _keep_promise(self, function: Callable[[], None]) -> None:
-        self._open -= 1
-        function()
+    def _keep(self, promise: object, function: Callable[[], None]) -> None:
+        if promise in self._promises:  # otherwise it was made before playing failed
+            self._promises.remove(promise)
+            function()
 
     def _resume_answered(self) -> None:
         """Take what other threads have to say, and wait for it if the engine has nothing to do."""
         continuous = self.policy.continuous
         # An engine that does not batch continuously waits for all environments, but not for a promise.
         idle = not self.policy.pending or (not continuous and bool(self._calls))
-        while self._calls or self._open:
+        while self._calls or self._promises:
             patience = 0.0
             tick = time.perf_counter()
             if idle:
@@ -395,4 +396,4 @@ class Rollout:
                 life.episode.release()
                 life.thread.hangs = False  # it may still end, and close its environment
                 self.runner.threads.retire(life.thread)
-            self._calls, self._asks, self._open = {}, {}, 0
+            self._calls, self._asks, self._promises = {}, {}, set()
