@@ -93,10 +93,12 @@ class Judge:
     def __post_init__(self) -> None:
         for name, least in (("max_answer_tokens", 1), ("attempts", 1), ("concurrency", 1), ("retries", 0)):
             whole_number(name, getattr(self, name), least)
-        for name in ("weight", "temperature", "timeout"):
+        for name in ("weight", "temperature", "timeout", "price_in", "price_out"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise ConfigError(f"{name} of the judge is {value!r}; it must be a finite number")
+        if not isinstance(self.endpoint, str):
+            raise ConfigError(f"endpoint of the judge is {self.endpoint!r}; it must be an address, or {ENGINE!r}")
         self.ledger = Ledger(self.max_requests, self.max_tokens, self.max_cost, self.price_in, self.price_out)
         self._turns = asyncio.Semaphore(self.concurrency)
         self._asked: dict[str, asyncio.Task[list[int]]] = {}  # questions that wait for their answer

@@ -29,8 +29,8 @@ class Ledger:
     def __post_init__(self) -> None:
         for name in ("max_requests", "max_tokens", "max_cost"):
             limit = getattr(self, name)
-            if limit is not None and limit <= 0:
-                raise ConfigError(f"{name} is {limit}; it must be above 0, or left out for no limit")
+            if limit is not None and not (isinstance(limit, int | float) and limit > 0):
+                raise ConfigError(f"{name} is {limit!r}; it must be a number above 0, or left out for no limit")
         if min(self.price_in, self.price_out) < 0:
             raise ConfigError(f"price_in is {self.price_in} and price_out {self.price_out}; no price is below 0")
         if self.max_cost is not None and not self.price_in + self.price_out:
