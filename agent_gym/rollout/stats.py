@@ -11,7 +11,7 @@ class RolloutStats:
 
     wall_seconds: float = 0.0
     engine_seconds: float = 0.0  # inside the policy, that is its `submit` and `poll`
-    wait_seconds: float = 0.0  # no generation was running and every environment was busy
+    wait_seconds: float = 0.0  # no generation was running, and environments or the judge were busy
     sampled_tokens: int = 0
 
     @property
