@@ -30,6 +30,9 @@ MAX_REWARD = 1e15
 """The largest size of a reward. Trainers sum squares of rewards in float32, which ends at 3.4e38: with a larger reward
 advantages become 0 or infinite without a warning."""
 
+JUDGE_TERMS = JUDGE_TERM, JUDGE_STEPS_TERM = "judge", "judge_steps"
+"""The reward terms of a model that judges: for an episode, on its last step, and for each step."""
+
 
 def plain_number(
     value: Any,

@@ -191,6 +191,7 @@ def make_trainer(folder: str | Path, *, model: Any = None, policy: Any = "random
         "peft_config",
         "callbacks",
         "hint",
+        "judge",
     )
     given = {name: options.pop(name) for name in ours if name in options}
     given.setdefault("env", ENV)

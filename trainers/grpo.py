@@ -27,6 +27,7 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.data import model_source
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.evaluate.cards import Meter
+from agent_gym.judges import Judge
 from agent_gym.policies.base import Policy
 from agent_gym.policies.processors import let_videos_be_missing
 from agent_gym.policies.ranks import exchange, gather, gather_items
@@ -55,7 +56,7 @@ from agent_gym.trainers.metrics import (
 )
 from agent_gym.trainers.rows import RowTrainer, Scores
 from agent_gym.trainers.run_card import RunCard
-from agent_gym.trainers.schedule import RolloutScheduler, group_specs, sampled
+from agent_gym.trainers.schedule import RolloutScheduler, check_judge, group_specs, sampled
 from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, Rows, as_tasks, task_dataset
 from agent_gym.trainers.teachers import HintWriter, Teacher
 
@@ -94,6 +95,7 @@ class AgentGRPOTrainer(RowTrainer):
         eval_dataset: the same for evaluation; without it `evaluate()` needs one.
         policy: an engine to sample with instead of the one that `args` describe.
         hint: writes what the teacher of an episode reads besides, instead of `args.teacher_hint`.
+        judge: a model whose score is added to the environment's reward, in training and evaluation.
         **kwargs: everything else `trl.GRPOTrainer` takes: processing_class, callbacks, optimizers, peft_config, ...
 
     Raises:
@@ -121,6 +123,7 @@ class AgentGRPOTrainer(RowTrainer):
         eval_dataset: Rows | Mapping[str, Rows] | None = None,
         policy: Policy | None = None,
         hint: HintWriter | None = None,
+        judge: Judge | None = None,
         **kwargs: Any,
     ) -> None:
         for name in _INSTEAD.keys() & kwargs.keys():
@@ -138,6 +141,9 @@ class AgentGRPOTrainer(RowTrainer):
         args.check_staleness()
         if hint is not None and args.teacher is None:
             raise ConfigError("hint= is what a teacher reads, and there is none: name one (teacher=...)")
+        if judge is not None:
+            check_judge(judge, args)
+        self.judge = judge
         if train_dataset is None:
             if env is None:
                 raise ConfigError("give an environment (env=...) or a train_dataset made with task_dataset()")

@@ -31,6 +31,10 @@ class RunCard(TrainerCallback):
         self._path = Path(str(trainer.args.output_dir), "card.json").resolve()
         self._before: dict[str, float] = {}
 
+    @property
+    def _judge(self) -> dict[str, Any] | None:
+        return self._trainer.judge and self._trainer.judge.describe()
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._meter = Meter()
         if state.global_step and self._path.is_file():
@@ -51,6 +55,7 @@ class RunCard(TrainerCallback):
             "decoding": {"temperature": trainer.args.eval_temperature, "seed": trainer.args.seed, "limits": limits},
             "model": {"name": name, "step": trainer.state.global_step},
             "seconds": seconds,
+            "judge": self._judge,
         }
         mine = played.values() if trainer.accelerator.is_main_process else ()
         self._write([conclude(name, some, asked=len(some), **facts)[1] for some in mine])
@@ -65,4 +70,4 @@ class RunCard(TrainerCallback):
             spent.update(mine)
         if self._trainer.accelerator.is_main_process:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_cards(self._path, cards, training={**provenance(self._trainer), "spent": spent})
+            write_cards(self._path, cards, training={**provenance(self._trainer), "judge": self._judge, "spent": spent})

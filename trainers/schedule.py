@@ -22,6 +22,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agent_gym.errors import ConfigError
+from agent_gym.judges import Judge
+from agent_gym.judges.ledger import COUNTS
 from agent_gym.policies.base import Engine, Measured, Policy
 from agent_gym.policies.ranks import barrier_on_error, gather, gather_items
 from agent_gym.policies.transformers import TransformersPolicy
@@ -42,6 +45,7 @@ class RolloutScheduler:
         self.trainer, self.policy = trainer, policy
         self._budget, self._curriculum = trainer.args.budget, trainer.args.curriculum
         self._continuous = ContinuousRollouts(self)
+        self._judged = Counter[str]()  # what judging had cost at the last rollout
 
     def collect(self, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Episode], set[int]]:
         """Play one rollout of this process's rows of the data set, each task repeated for its group.
@@ -114,6 +118,7 @@ class RolloutScheduler:
             env_processes=args.env_processes,
             max_live=args.max_live,
             context=args.context,
+            judge=trainer.judge,
         )
 
     @functools.cached_property
@@ -169,9 +174,20 @@ class RolloutScheduler:
         load = policy.take_load() if isinstance(policy, Measured) else {}
         for name, value in (self.runner.stats.metrics() | shares | load).items():
             self.trainer._metrics[self.trainer._mode][name].append(value)
+        if self.trainer.judge is not None:
+            self._log_judge(self.trainer.judge)
         failures = gather_items([episode.failure for episode in episodes])
         if all(failures):
             check_failures(failures)
+
+    def _log_judge(self, judge: Judge) -> None:
+        """Log what judging has cost since the last rollout, over all processes, and add this one's part to the card."""
+        total = judge.spent()
+        mine, self._judged = total - self._judged, total
+        self.trainer.spent.update({f"judge_{name}": mine[name] for name in COUNTS})
+        spent = sum(gather(mine), Counter[str]())
+        for name in COUNTS:
+            self.trainer._metrics[self.trainer._mode][f"judge/{name}"].append(spent[name])
 
     @property
     def rollouts(self) -> int:
@@ -239,6 +255,25 @@ class RolloutScheduler:
             }
         )
         return returns, source_of
+
+
+def check_judge(judge: Judge, args: Any) -> None:
+    """Find the judge's server; `ConfigError` if it is not there, or compares what no process has together."""
+    if judge.kind.compares:
+        if args.num_generations < 2:
+            raise ConfigError("the judge compares episodes of a task: num_generations must be 2 or more")
+        # Without rounds each process plays whole groups anyway.
+        share, rest = divmod(args.generation_batch_size, args.world_size)
+        if (
+            args.world_size > 1
+            and not args.max_staleness
+            and (rest or share % args.num_generations or args.max_refills)
+        ):
+            raise ConfigError(
+                f"the judge compares the {args.num_generations} episodes of a task in one process, and each of the "
+                f"{args.world_size} processes plays {share}: let num_generations divide that, without max_refills"
+            )
+    judge.connect()
 
 
 def group_specs(

@@ -10,12 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from agent_gym.cli.engine import SCRIPTS, Player, build, build_endpoint, find_players, scripted
+from agent_gym.cli.judge import read_judge
 from agent_gym.cli.parser import Parser, nearest, positive
 from agent_gym.errors import AgentGymError, ConfigError
 from agent_gym.evaluate import EpisodeFile, EvalResult, make_specs
 from agent_gym.evaluate.cards import describe_model, play
 from agent_gym.evaluate.panels import read_panel
 from agent_gym.evaluate.report import details, table
+from agent_gym.judges.judge import ENGINE
 from agent_gym.rollout import (
     CONTEXTS,
     Budget,
@@ -45,6 +47,7 @@ def rollout(argv: Sequence[str]) -> int:
     arguments = parser.parse(argv)
     (player,) = find_players(arguments, [arguments.env_id])
     limits = _limits(arguments)
+    _read_judge(arguments, arguments.group_size)
     specs = _specs(arguments, arguments.env_id, arguments.group_size)
     with _open_file(arguments) as file, _open_runner(arguments, limits, arguments.env_id, player.engine) as runner:
         result = _play(arguments, player, limits, specs, file, runner)
@@ -93,6 +96,7 @@ def evaluate(argv: Sequence[str]) -> int:
         raise ConfigError(
             f"--output {arguments.output} must end in .jsonl: it gets the episodes. --json prints the results as JSON"
         )
+    _read_judge(arguments, arguments.samples)
     played = dict.fromkeys(env_id for player in players for env_id in player.env_ids.values())
     specs = {env_id: _specs(arguments, env_id, arguments.samples) for env_id in played}
     splits = {spec.split for some in specs.values() for spec in some}
@@ -124,6 +128,7 @@ def _add_playing(parser: Parser, output: str | None = None) -> None:
     flag = parser.add_model("who plays")
     flag("--expert", "the environment's own expert plays instead of a model", action="store_true")
     flag("--concurrency N", "most requests at the endpoint at the same time", type=positive, default=64)
+    parser.flag("--judge FILE", "a yaml or toml file with a judge, whose score is added to the reward")
     usual = Budget()
     flag = parser.group("tasks and limits")
     flag("--seed", "base of the seeds of environments and sampling", type=int, default=0)
@@ -138,6 +143,19 @@ def _add_playing(parser: Parser, output: str | None = None) -> None:
     flag("--env_processes N", help_text, type=int, default=0)
     flag("--price_in X", "price of a million tokens that are read, for the card's cost", type=float)
     flag("--price_out X", "price of a million tokens that are sampled", type=float)
+
+
+def _read_judge(arguments: argparse.Namespace, attempts: int) -> None:
+    """Put the judge into the place of its file."""
+    if arguments.judge is None:
+        return
+    arguments.judge = judge = read_judge(arguments.judge)
+    if judge.kind.compares and (attempts < 2 or arguments.resume):
+        why = "does not go with --resume" if arguments.resume else "needs at least two of each"
+        raise ConfigError(f"the judge compares the attempts at a task, and {why}")
+    if judge.endpoint == ENGINE and (arguments.expert or set(arguments.policy) & SCRIPTS.keys()):
+        raise ConfigError(f"the judge's endpoint is {ENGINE!r}, and a script has none: name a server")
+    judge.connect()
 
 
 def _limits(arguments: argparse.Namespace) -> Limits:
@@ -192,8 +210,16 @@ def _open_runner(arguments: argparse.Namespace, limits: Limits, env_id: str, eng
         tokenizer, policy = build_endpoint(arguments, env_id, budget.max_tokens, arguments.concurrency)
     else:
         tokenizer, policy = build(arguments.model, arguments.engine, context=budget.max_tokens, seed=arguments.seed)
-    workers, processes = arguments.workers, arguments.env_processes
-    runner = Runner(policy, tokenizer, budget, context=context, workers=workers, env_processes=processes, progress=True)
+    runner = Runner(
+        policy,
+        tokenizer,
+        budget,
+        context=context,
+        workers=arguments.workers,
+        env_processes=arguments.env_processes,
+        progress=True,
+        judge=arguments.judge,
+    )
     try:
         yield runner
     finally:

@@ -14,6 +14,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from agent_gym.cli.judge import read_judge
 from agent_gym.cli.parser import Parser, check_output, json_object, positive
 from agent_gym.errors import ConfigError, require, writing
 from agent_gym.evaluate import summarize
@@ -21,7 +22,15 @@ from agent_gym.evaluate.cards import differences
 from agent_gym.evaluate.compare import Run, read_runs, same_kind, with_cards
 from agent_gym.evaluate.compare import compare as compare_runs
 from agent_gym.evaluate.report import align, comparison_text, number
-from agent_gym.rollout import Replay, from_record, make_env, play_again, read_trajectories, write_trajectories
+from agent_gym.rollout import (
+    Replay,
+    from_record,
+    make_env,
+    play_again,
+    read_trajectories,
+    to_record,
+    write_trajectories,
+)
 from agent_gym.rollout.env_threads import close_env
 
 _SHOWN = 10  # differences that `rescore` prints
@@ -176,6 +185,7 @@ def rescore(argv: Sequence[str]) -> int:
     parser.flag("file FILE.jsonl", "trajectories of `eval`, `rollout` or a training run")
     parser.flag("--reward_weights JSON", "other weights of the reward's terms", type=json_object, default={})
     parser.add_env_kwargs("other arguments of the environments, over those of the episodes")
+    parser.flag("--judge FILE", "let a judge score them, too, in place of what one has paid before")
     parser.flag("--output FILE.jsonl", "write the episodes with their new scores")
     parser.flag("--json", "print the outcome as JSON", action="store_true")
     arguments = parser.parse(argv)
@@ -183,8 +193,16 @@ def rescore(argv: Sequence[str]) -> int:
     changes = {**arguments.env_kwargs, **weights}
     if arguments.output:
         check_output(arguments.output)
+    judge = None if arguments.judge is None else read_judge(arguments.judge).connect()
     records = list(read_files([arguments.file]))
     replays = list(_replay(records, changes))
+    if judge is not None:
+        judged = [from_record(replay.record) for replay in replays]
+        judge.rate(judged)
+        for replay, episode in zip(replays, judged, strict=True):
+            found = to_record(episode)
+            names = ("reward", "reward_terms", "steps", "failure", "failure_details")
+            replay.record |= {name: found[name] for name in names if name in found}
     if arguments.output:
         with writing(arguments.output):
             write_trajectories(arguments.output, (replay.record for replay in replays))

@@ -76,6 +76,7 @@ class RLArguments(Environment):
 
     eval_split: str = _argument("validation", "Split to evaluate on, with eval_strategy.")
     eval_tasks: int = _argument(200, "Evaluate on the first N tasks of the split, of each environment.")
+    judge: str | None = _argument(None, "A yaml or toml file with a judge, whose score is added to the reward.")
 
 
 @dataclass

@@ -29,6 +29,7 @@ COMMANDS = {
     "eval": ("episodes:evaluate", "measure how often a model succeeds, with 95% intervals"),
     "compare": ("files:compare", "compare runs of eval on the same tasks, with paired tests"),
     "leaderboard": ("leaderboard:leaderboard", "build a page from the cards of evaluations and runs"),
+    "calibrate": ("judge:calibrate", "hold a judge against known labels"),
     "rescore": ("files:rescore", "score stored episodes again, without a model"),
     "sft": ("launch:sft", "train a model on the expert's episodes (supervised warm start)"),
     "grpo": ("launch:grpo", "train a model by reinforcement learning that compares episodes (GRPO)"),

@@ -37,6 +37,7 @@ from agent_gym.cli.flags import (
     mapping,
     preset_file,
 )
+from agent_gym.cli.judge import read_judge
 from agent_gym.cli.parser import as_text, nearest, one_line, read_yaml, take_option, with_underscores
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
@@ -47,6 +48,7 @@ from agent_gym.rollout.env_threads import shows_images
 from agent_gym.trainers.checkpoints import refuse_used, way_on
 from agent_gym.trainers.config import FIXED, AgentGRPOConfig, AgentPPOConfig
 from agent_gym.trainers.estimators import ESTIMATORS
+from agent_gym.trainers.schedule import check_judge
 from agent_gym.trainers.tasks import mix_datasets, parse_mixture
 
 _TINY_CONTEXT = 4096  # tokens; positions cost nothing, and any environment's demonstrations fit
@@ -151,6 +153,8 @@ def _check_rl(critic: bool, env: RLArguments, args: Any, model: ModelConfig) -> 
         raise ConfigError(
             f"advantage_estimator {args.advantage_estimator!r} {why} a critic: use agent-gym {other}, or one of {mine}"
         )
+    if env.judge is not None:
+        check_judge(read_judge(env.judge), args)
     return task_datasets(env, args)
 
 
@@ -163,6 +167,7 @@ def _train_rl(trainer_name: str, env: RLArguments, args: Any, model: ModelConfig
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,
         processing_class=load_tokenizer(name),
+        judge=None if env.judge is None else read_judge(env.judge),
         **_use_model(args, model),
     )
     with _resume_hint(args), watch(trainer):

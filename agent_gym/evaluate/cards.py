@@ -13,6 +13,7 @@ import os
 import platform
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -63,6 +64,8 @@ def play(
     rest as in `conclude`.
     """
     episodes, left, meter = list[Episode](), specs, Meter()
+    judge, before = (runner.judge.describe(), runner.judge.spent()) if runner.judge else (None, Counter())
+    settings = {**settings, "judge": judge}
     if file is not None:
         episodes, left = file.begin(policy, settings, specs, runner.renderer.tokenizer)
 
@@ -76,7 +79,8 @@ def play(
     finally:
         episodes.sort(key=lambda one: (one.spec.group, one.spec.member))
         if episodes:
-            facts |= {"decoding": decoding, "seconds": meter.seconds()}
+            facts |= {"decoding": decoding, "seconds": meter.seconds(), "judge": judge}
+            facts |= {"judge_spent": runner.judge.spent() - before} if runner.judge else {}
             result, _ = conclude(policy, episodes, panel, asked=len(specs), output=file.path if file else None, **facts)
     return result, episodes
 
@@ -100,7 +104,8 @@ def conclude(
         asked: how many episodes there were to be.
         prices: of a million tokens that are read, and of as many that are sampled.
         output: the file of the episodes; the card goes beside it.
-        **facts: `decoding` (with the `limits` of an episode), `model` (see `describe_model`), `seconds` (see `Meter`).
+        **facts: `decoding` (with the `limits` of an episode), `model` (see `describe_model`), `seconds` (see `Meter`),
+            `judge` and `judge_spent` (see `Judging`).
     """
     panel = panel or played_panel(episodes)
     result, spec = summarize(episodes, panel), episodes[0].spec
@@ -200,6 +205,7 @@ def terms(card: Mapping[str, Any]) -> dict[str, Any]:
         "arguments": {k: v for k, v in environment["kwargs"].items() if k not in _NO_TERMS},
         "turns": environment["max_turns"],
         "limits": decoding["limits"],
+        "judge": card.get("judge"),
     }
 
 

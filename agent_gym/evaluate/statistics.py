@@ -23,20 +23,25 @@ difference of the means of a quantity over the attempts at task g, for n tasks:
   (B. Phipson and G. K. Smyth, 2010, doi:10.2202/1544-6115.1585). The interval is Student's for the mean of the d_g.
 
 All p-values are two-sided, none is corrected for how many quantities are compared.
+
+Correlations and Cohen's kappa have percentile intervals from tasks drawn anew, with replacement (B. Efron, Annals of
+Statistics 7, 1979): they are no means, and their usual intervals hold for independent pairs only.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
 Z = 1.959964  # the 97.5% quantile of the normal distribution
 _EXACT = 13
 _DRAWS = 10_000
+_RESAMPLED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,3 +201,62 @@ def permutation(differences: Sequence[float]) -> float:
     pieces = (rng.choice((-1.0, 1.0), size=(100, len(d))) for _ in range(_DRAWS // 100))
     extreme = sum(int((np.abs(signs @ d) >= observed).sum()) for signs in pieces)
     return (1 + extreme) / (1 + _DRAWS)
+
+
+def resampled(tasks: Sequence[Sequence[Any]], statistic: Callable[[Sequence[Any]], float]) -> Measure | None:
+    """Estimate a statistic of all items, with a percentile interval over tasks; None where it is not a number.
+
+    Args:
+        tasks: (G,) the items of each task.
+        statistic: a number of some items; draws in which it is NaN (all are alike) are left out.
+    """
+    value = statistic([item for items in tasks for item in items])
+    if math.isnan(value):
+        return None
+    # From a fixed seed, so that the same files give the same number.
+    draws = np.random.default_rng(0).integers(len(tasks), size=(_RESAMPLED, len(tasks)))
+    drawn = [statistic([item for task in draw for item in tasks[task]]) for draw in draws]
+    known = [one for one in drawn if not math.isnan(one)]
+    if len(tasks) == 1 or not known:
+        return Measure(value, None, None)
+    low, high = np.quantile(known, (0.025, 0.975))
+    return Measure(value, float(low), float(high))
+
+
+def kappa(pairs: Sequence[tuple[Any, Any]]) -> float:
+    """Return Cohen's kappa of two raters (J. Cohen, Educational and Psychological Measurement 20, 1960).
+
+    `pairs` (n,) has the category that each of them gives an item. NaN if both give one and the same to all.
+    """
+    n = len(pairs)
+    agreed = sum(a == b for a, b in pairs) / n
+    first, second = zip(*pairs, strict=True)
+    by_chance = sum(first.count(kind) * second.count(kind) for kind in set(first)) / n**2
+    return (agreed - by_chance) / (1 - by_chance) if by_chance < 1 else math.nan
+
+
+def spearman(x: Sequence[float], y: Sequence[float], given: Sequence[float] | None = None) -> float:
+    """Return the correlation of ranks, ties at their mean rank; with a third quantity the partial one, `given` that.
+
+    (r_xy - r_xz r_yz) / sqrt((1 - r_xz^2) (1 - r_yz^2)) (G. U. Yule, Proceedings of the Royal Society A 79, 1907). NaN
+    where x or y does not vary, or `given` decides one of them; a `given` that does not vary changes nothing.
+    """
+    ranks = [_ranks(values) for values in ((x, y) if given is None else (x, y, given))]
+    r = _correlation(ranks[0], ranks[1])
+    if given is None or not ranks[2].any():
+        return r
+    r_x, r_y = (_correlation(one, ranks[2]) for one in ranks[:2])
+    left = (1 - r_x**2) * (1 - r_y**2)
+    return (r - r_x * r_y) / math.sqrt(left) if left > 1e-12 else math.nan
+
+
+def _ranks(values: Sequence[float]) -> np.ndarray:
+    """(n,) ranks of (n,) numbers, less their mean."""
+    _, place, counts = np.unique(np.asarray(values, dtype=float), return_inverse=True, return_counts=True)
+    ranks: np.ndarray = (counts.cumsum() - counts / 2)[place]
+    return ranks - len(values) / 2
+
+
+def _correlation(a: np.ndarray, b: np.ndarray) -> float:
+    size = math.sqrt(float((a @ a) * (b @ b)))
+    return float(a @ b) / size if size else math.nan

@@ -187,11 +187,11 @@ def chat_messages(messages: Sequence[Message]) -> list[Message]:
     return talk
 
 
-def find_model(url: str, model: str | None) -> dict[str, Any]:
+def find_model(url: str, model: str | None, key_variable: str = KEY_VARIABLE) -> dict[str, Any]:
     """Return the server's card of a model, or of its only one: `id`; vLLM adds `root` and `max_model_len`."""
     address, openai = url.rstrip("/"), require("openai", "serve")
     text = ""
-    with connect(url, _LOOK_RETRIES, _LOOK_S) as client:
+    with connect(url, _LOOK_RETRIES, _LOOK_S, key_variable) as client:
         try:
             text = client.models.with_raw_response.list().text
             cards = [dict(card) for card in json.loads(text)["data"]]
@@ -231,15 +231,17 @@ def gives_token_ids(url: str, model: str, token_id: int) -> bool:
             return False
 
 
-def connect(url: str, retries: int, timeout_s: float, *, asynchronous: bool = False) -> Any:
-    """Make a client of the official library; `ConfigError` for an address that is none."""
+def connect(
+    url: str, retries: int, timeout_s: float, key_variable: str = KEY_VARIABLE, *, asynchronous: bool = False
+) -> Any:
+    """Make OpenAI's client for a server, with the key of an environment variable; `ConfigError` for no address."""
     split_address(url, "/v1")
     openai = require("openai", "serve")
     # Through no proxy.
     http = (openai.DefaultAsyncHttpxClient if asynchronous else openai.DefaultHttpxClient)(trust_env=False)
     return (openai.AsyncOpenAI if asynchronous else openai.OpenAI)(
         base_url=url.rstrip("/"),
-        api_key=os.environ.get(KEY_VARIABLE) or "none",  # the client refuses to send none at all
+        api_key=os.environ.get(key_variable) or "none",  # the client refuses to send none at all
         max_retries=retries,
         timeout=timeout_s,
         http_client=http,

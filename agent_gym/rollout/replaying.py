@@ -14,6 +14,7 @@ import gymnasium
 
 from agent_gym.chat import described
 from agent_gym.images import Image, images_of
+from agent_gym.rewards import JUDGE_STEPS_TERM, JUDGE_TERMS
 from agent_gym.rollout.env_threads import close_env, make_env
 from agent_gym.rollout.trajectories import recorded_messages
 
@@ -38,8 +39,8 @@ def replay(record: Mapping[str, Any]) -> list[str]:
 def play_again(record: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Replay:
     """Play the recorded actions in an environment and collect what it says and scores now.
 
-    Summaries that the policy wrote for itself are no actions and stay as they are. The environment is of the record's
-    id and is reset; its arguments may be others.
+    Summaries that the policy wrote for itself are no actions and stay as they are, as does what a judge has paid. The
+    environment is of the record's id and is reset; its arguments may be others.
     """
     spec = record["spec"]
     picked = {key: spec[key] for key in ("split", "index") if spec[key] is not None}
@@ -61,15 +62,19 @@ def play_again(record: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Repla
     terms: dict[str, float] = {}
     acts = [step for step in steps if step.get("kind", "act") == "act"]
     for n, step in enumerate(acts):
-        observation, reward, ended, truncated, info = env.step(step["action"])
+        observation, paid, ended, truncated, info = env.step(step["action"])
+        own, then = info["reward_terms"], step["reward_terms"]
+        judged = {name: then[name] for name in JUDGE_TERMS if name in then and name not in own}
+        reward = float(paid) + sum(judged.values())
         compare(again.world, f"step {n}: observation", observation, step["observation"])
         compare(again.world, f"step {n}: images", images_of(info["messages"]), shown[n] if n < len(shown) else [])
-        compare(again.scores, f"step {n}: reward", round(float(reward), 9), round(step["reward"], 9))
-        step.update(observation=observation, reward=float(reward))
-        step |= {key: info[key] for key in ("reward_terms", "tool_calls", "metrics", "error", "process_reward")}
-        for name, value in info["reward_terms"].items():
+        compare(again.scores, f"step {n}: reward", round(reward, 9), round(step["reward"], 9))
+        step.update(observation=observation, reward=reward, reward_terms={**own, **judged})
+        step |= {key: info[key] for key in ("tool_calls", "metrics", "error")}
+        step["process_reward"] = info["process_reward"] + judged.get(JUDGE_STEPS_TERM, 0.0)
+        for name, value in step["reward_terms"].items():
             terms[name] = terms.get(name, 0.0) + value
-        total += float(reward)
+        total += reward
         success = bool(info.get("is_success", False))
         if (ended or truncated) and n + 1 < len(acts):
             again.world.append(f"step {n}: the episode ended {len(acts) - n - 1} steps early")

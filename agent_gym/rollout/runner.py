@@ -16,7 +16,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -24,46 +24,18 @@ from tqdm import tqdm
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, RolloutError
-from agent_gym.policies.base import Generation, Interruptible, Policy
+from agent_gym.policies.base import Generation, Interruptible, Policy, SamplingParams
+from agent_gym.rollout.asides import Aside, Asides, Judging, OnEnd
 from agent_gym.rollout.contexts import make_context
 from agent_gym.rollout.env_processes import EnvProcesses
 from agent_gym.rollout.env_threads import PATIENCE_S, EnvThreads, make_env
 from agent_gym.rollout.episode import Episode, EpisodeSpec
 from agent_gym.rollout.failures import Failure, check_failures
 from agent_gym.rollout.play import Ask, Budget, Call, Context, Life, Terms, TimeUp, tighten
+from agent_gym.rollout.stats import RolloutStats
 
 SILENCE_S = 300.0
 """When a line on stderr names an environment that does not answer; again after two, four, eight times as long."""
-
-OnEnd = Callable[[Episode], None]
-
-
-@dataclass(slots=True)
-class RolloutStats:
-    """Where the time of playing went; seconds of the driving thread."""
-
-    wall_seconds: float = 0.0
-    engine_seconds: float = 0.0  # inside the policy, that is its `submit` and `poll`
-    wait_seconds: float = 0.0  # no generation was running and every environment was busy
-    sampled_tokens: int = 0
-
-    @property
-    def overhead_seconds(self) -> float:
-        return self.wall_seconds - self.engine_seconds - self.wait_seconds
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.sampled_tokens / self.wall_seconds if self.wall_seconds else 0.0
-
-    def metrics(self) -> dict[str, float]:
-        """Return the same under the names of the training log."""
-        return {
-            "time/rollout": self.wall_seconds,
-            "time/engine": self.engine_seconds,
-            "time/env_wait": self.wait_seconds,
-            "time/rollout_overhead": self.overhead_seconds,
-            "rollout/tokens_per_s": self.tokens_per_second,
-        }
 
 
 class Runner:
@@ -77,6 +49,7 @@ class Runner:
         env_processes: processes that run the environments, while the threads wait; 0 for none. For environments that
             compute in Python or are not thread-safe.
         max_live: episodes alive at the same time, each with an environment in a thread of its own.
+        judge: what completes the reward of an episode after it has ended; None where the environment gives all of it.
 
     Raises:
         ConfigError: for a context policy that does not exist or wants more tokens than the budget has.
@@ -93,13 +66,14 @@ class Runner:
         env_processes: int = 0,
         max_live: int = 512,
         progress: bool = False,
+        judge: Judging | None = None,
     ) -> None:
         self.policy, self.renderer = policy, ChatRenderer.of(tokenizer)
         self.context = make_context(context)
         self.budget = budget or Budget()
         self.stats = RolloutStats()  # of the last rollout
         self.version = 0  # of the policy's weights, which marks each token; a trainer that hands over weights sets it
-        self.max_live, self.progress = max_live, progress
+        self.max_live, self.progress, self.judge = max_live, progress, judge
         self._processes: EnvProcesses | None = None
         if env_processes:
             self._processes = EnvProcesses(self.renderer, env_processes, lambda: self.budget.max_seconds)
@@ -120,7 +94,8 @@ class Runner:
     ) -> list[Episode]:
         """Play one episode per spec and return them in that order, failed ones included.
 
-        At the temperature 0 the policy is greedy. `on_end` is called with each episode as it ends, in this thread.
+        At the temperature 0 the policy is greedy. `on_end` is called with each episode as it ends, its reward complete,
+        in this thread.
 
         Raises:
             RolloutError: if every episode failed, since the cause is then in the set-up and not in an episode.
@@ -159,17 +134,17 @@ class Rollout:
         self._asks: dict[int, Life] = {}  # those that wait for the policy, by the number of the request
         self._numbers = itertools.count(1)
         self._most = sys.maxsize  # as many threads as the system has
-        # None has no message: it ends the wait for one.
-        self._answers: queue.SimpleQueue[tuple[Life, tuple[Any, Failure | ConfigError | None]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._asides = Asides(self.policy, self._numbers)
+        self._promises: set[object] = set()  # what `later` has promised
+        # What other threads have for the one that plays. None does nothing but end the wait.
+        self._answers: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._enough = self._halted = self._pausing = False
         self._stopped = self._tick = time.perf_counter()
         self._next_look = self._stopped + SILENCE_S / 10
 
     @property
     def unfinished(self) -> int:
-        return len(self._waiting) + len(self._lives)
+        return len(self._waiting) + len(self._lives) + len(self._promises)
 
     def add(
         self,
@@ -181,10 +156,13 @@ class Rollout:
     ) -> list[Episode]:
         """Add episodes under the runner's present budget, in front of those that have not started if they are `first`.
 
-        `on_end` is called with each of them as it ends, in the thread that plays.
+        `on_end` is called with each of them as it ends, its reward complete, in the thread that plays.
         """
         episodes = [Episode(spec) for spec in specs]
-        terms = Terms(self.runner.budget, temperature, on_end or (lambda episode: None))
+        ended: OnEnd = partial(self._ended, on_end or (lambda episode: None))
+        if self.runner.judge is not None:
+            ended = self.runner.judge.follow(self, [episode.spec for episode in episodes], ended)
+        terms = Terms(self.runner.budget, temperature, ended)
         if first:
             self._waiting.extendleft((episode, terms) for episode in reversed(episodes))
         else:
@@ -196,6 +174,20 @@ class Rollout:
         """Let `play` return soon, and at once if it is called again, until `halted` is False."""
         self._halted = halted
         self._answers.put(None)
+
+    def later(self) -> Callable[[Callable[[], None]], None]:
+        """Return what takes, once and from any thread, a function for the thread that plays; `play` waits for it."""
+        self._promises.add(promise := object())
+        return lambda function: self._answers.put(partial(self._keep, promise, function))
+
+    def sample(self, prompt_ids: list[int], params: SamplingParams) -> Future[Generation]:
+        """Let the policy answer a prompt that belongs to no episode, while episodes are played; from any thread.
+
+        The future raises `ConfigError` for a prompt that the policy cannot take.
+        """
+        aside = Aside(prompt_ids, params, Future())
+        self._answers.put(partial(self._engine, self._asides.submit, aside))
+        return aside.answer
 
     def play(self, *, until: Callable[[], bool] = lambda: False) -> None:
         """Play until all episodes are over, or `until` returns True, which is called whenever an episode has ended.
@@ -266,7 +258,7 @@ class Rollout:
         if isinstance(wish, Call):
             life.reminder = life.since + SILENCE_S
             self._calls[life] = None
-            life.thread.call(wish.function, lambda *answer: self._answers.put((life, answer)))
+            life.thread.call(wish.function, lambda *answer: self._answers.put(partial(self._answered, life, answer)))
         elif not self._pausing:
             self._ask(life, wish)
 
@@ -275,15 +267,26 @@ class Rollout:
         self._asks[life.number] = life
         self._engine(self.policy.submit, life.request(ask.begun))
 
+    def _answered(self, life: Life, answer: tuple[Any, Failure | ConfigError | None]) -> None:
+        if life in self._calls:  # otherwise its time ran out while the thread worked
+            del self._calls[life]
+            self._resume(life, answer)
+
+    def _keep(self, promise: object, function: Callable[[], None]) -> None:
+        if promise in self._promises:  # otherwise it was made before playing failed
+            self._promises.remove(promise)
+            function()
+
     def _resume_answered(self) -> None:
-        """Resume the episodes whose threads have answered, and wait for an answer if the engine has nothing to do."""
+        """Take what other threads have to say, and wait for it if the engine has nothing to do."""
         continuous = self.policy.continuous
-        idle = not (self.policy.pending and continuous)
-        while self._calls:
+        # An engine that does not batch continuously waits for all environments, but not for a promise.
+        idle = not self.policy.pending or (not continuous and bool(self._calls))
+        while self._calls or self._promises:
             patience = 0.0
             tick = time.perf_counter()
             if idle:
-                patience = min(next(iter(self._lives)).deadline, self._next_look) - tick
+                patience = min(next((life.deadline for life in self._lives), self._next_look), self._next_look) - tick
                 patience = min(patience, PATIENCE_S) if self.runner.threads.line.move_up() else patience
             try:
                 message = self._answers.get(timeout=max(0.0, patience))
@@ -293,16 +296,15 @@ class Rollout:
                 self.stats.wait_seconds += time.perf_counter() - tick if idle else 0.0
             if message is None:
                 return
-            life, answer = message
+            message()
             # With an engine that batches continuously one answer is enough to go on; any other waits for all.
-            idle = idle and not continuous
-            if life in self._calls:  # otherwise its time ran out while the thread worked
-                del self._calls[life]
-                self._resume(life, answer)
+            idle = not continuous and bool(self._calls)
 
     def _resume_sampled(self, generation: Generation) -> None:
         if life := self._asks.pop(generation.id, None):
             self._resume(life, generation)
+        else:
+            self._asides.take(generation)
 
     def _end(self, life: Life) -> None:
         episode = life.episode
@@ -316,6 +318,9 @@ class Rollout:
         else:
             self.runner.threads.give(episode.spec, life.thread)
         life.terms.on_end(episode)
+
+    def _ended(self, on_end: OnEnd, episode: Episode) -> None:
+        on_end(episode)
         self._bar.update()  # what is shown as done is on disk
         self._enough = self._enough or self._until()
 
@@ -366,6 +371,7 @@ class Rollout:
             del self._asks[number]
             self.policy.abort(number)
             self._resume(life, Generation(number, [], [], "abort"))
+        self._asides.pause()
         self._pausing, self._stopped = False, time.perf_counter()
 
     def _go_on(self) -> None:
@@ -374,6 +380,7 @@ class Rollout:
             life.began, life.deadline = life.began + lost, life.deadline + lost
             if isinstance(life.wish, Ask):
                 self._ask(life, life.wish)
+        self._asides.go_on()
 
     def _abandon(self) -> None:
         """Leave nothing in the engine, and let the environments close. These episodes never go on."""
@@ -382,10 +389,11 @@ class Rollout:
         try:
             for life in lives:
                 self._let_go(life)
+            self._asides.abandon()
         finally:
             for life in lives:
                 life.coroutine.close()
                 life.episode.release()
                 life.thread.hangs = False  # it may still end, and close its environment
                 self.runner.threads.retire(life.thread)
-            self._calls, self._asks = {}, {}
+            self._calls, self._asks, self._promises = {}, {}, set()

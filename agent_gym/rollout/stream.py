@@ -15,8 +15,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from agent_gym.rollout.asides import OnEnd
 from agent_gym.rollout.episode import Episode, EpisodeSpec
-from agent_gym.rollout.runner import OnEnd, Rollout, RolloutStats, Runner
+from agent_gym.rollout.runner import Rollout, Runner
+from agent_gym.rollout.stats import RolloutStats
 
 
 class Stream:
