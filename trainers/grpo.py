@@ -27,6 +27,7 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.data import model_source
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.evaluate.cards import Meter
+from agent_gym.gateway import agent_env
 from agent_gym.policies.base import Policy
 from agent_gym.policies.processors import let_videos_be_missing
 from agent_gym.policies.ranks import exchange, gather, gather_items
@@ -70,11 +71,16 @@ class AgentGRPOTrainer(RowTrainer):
 
     Args:
         model: a model id, a folder, the name of a prepared model, or a loaded model.
-        env: the Gymnasium id to train on; may be left out when the data sets name their environments.
+        env: the Gymnasium id to train on; may be left out when the data sets name their environments, or there is an
+            agent.
         args: the settings.
         env_kwargs: arguments of the environment.
         train_dataset: rows from `task_dataset`; by default all tasks of the split "train".
         eval_dataset: the same for evaluation; without it `evaluate()` needs one.
+        agent: an agent to train: `async def agent(client, task)`, or as `gateway.agent_env` takes it. It plays its own
+            tasks, or, where an environment is named, acts in that.
+        tasks: rows for the agent, or rows by split.
+        reward: `reward(task, result, transcript)` of the agent.
         policy: an engine to sample with instead of the one that `args` describe.
         **kwargs: everything else `trl.GRPOTrainer` takes: processing_class, callbacks, optimizers, peft_config, ...
 
@@ -101,6 +107,9 @@ class AgentGRPOTrainer(RowTrainer):
         env_kwargs: Mapping[str, Any] | None = None,
         train_dataset: Dataset | None = None,
         eval_dataset: Dataset | None = None,
+        agent: Any = None,
+        tasks: Any = None,
+        reward: Any = None,
         policy: Policy | None = None,
         **kwargs: Any,
     ) -> None:
@@ -115,6 +124,9 @@ class AgentGRPOTrainer(RowTrainer):
                 "one of gae, step_gae, bilevel_gae"
             )
         args.check_staleness()
+        if agent is not None:
+            settings = {"world": env, "world_kwargs": dict(env_kwargs or {})} if env else dict(env_kwargs or {})
+            env, env_kwargs = agent_env(agent, tasks, reward, **settings)
         if train_dataset is None:
             if env is None:
                 raise ConfigError("give an environment id (env=...) or a train_dataset made with task_dataset()")
