@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollout_tools import RandomWriter
+from rollout_tools import RandomWriter, scripted
 
 from agent_gym.evaluate import make_specs
 from agent_gym.gateway import agent_env
@@ -28,6 +28,20 @@ def play_agent(
     policy = policy or RandomWriter()
     with closing(Runner(policy, tokenizer, budget or Budget(max_turn_tokens=24), workers=8, max_live=64)) as runner:
         return runner.run_share(make_specs(env_id, kwargs, split="train", seed=5))
+
+
+def run(agent: Any, tokenizer: Any, texts: Sequence[str], task: Any = None, **settings: Any) -> tuple[Episode, Any]:
+    """Let an agent play once with a policy that answers with these texts; return the episode and the agent's result."""
+    results: list[Any] = []
+
+    def reward(task: Any, result: Any, transcript: Any) -> float:
+        results.append(result)
+        return 1.0
+
+    policy = scripted(tokenizer, lambda episode: texts[len(episode.steps) % len(texts)])
+    budget = Budget(max_turn_tokens=200, max_tokens=4000)
+    (episode,) = play_agent(agent, tokenizer, [task or {"question": "q"}], reward, policy, budget, **settings)
+    return episode, results[0] if results else None
 
 
 @dataclass

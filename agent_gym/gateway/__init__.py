@@ -47,7 +47,8 @@ def agent_env(
     Raises:
         ConfigError: for an agent that is none of these.
     """
-    if not callable(agent) and (not agent or not all(isinstance(word, str) for word in agent)):
+    words = [agent] if isinstance(agent, str) else agent if isinstance(agent, list | tuple) else []
+    if not callable(agent) and not (words and all(isinstance(word, str) for word in words)):
         raise ConfigError(f"agent is {agent!r:.80}; it must be a function, module:function, or a list of words")
     given: dict[str, Any] = {"tasks": tasks, "reward": reward}
     if isinstance(agent, list | tuple):
