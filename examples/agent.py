@@ -24,7 +24,7 @@ async def guess(client: Any, task: dict[str, Any]) -> Game:
     talk = [{"role": "user", "content": "Guess a number from 1 to 9."}]
     readable = 0
     for _ in range(TRIES):
-        answer = await client.chat.completions.create(model="policy", messages=talk, max_tokens=2)
+        answer = await client.chat.completions.create(model="policy", messages=talk, max_tokens=1)
         text = answer.choices[0].message.content
         talk.append({"role": "assistant", "content": text})
         if text.strip() not in list("123456789"):

@@ -46,6 +46,8 @@ PROTOCOLS = {
 }
 MAX_REQUEST_BYTES = 64 << 20
 _OVER = "the episode of this key is over: the agent has ended, or a limit of tokens, turns or time is reached"
+_LOCK = threading.Lock()
+_shared: Gateway | None = None  # of this process
 _RETRIED = "x-stainless-retry-count"  # the clients of OpenAI and Anthropic send it with each try after the first
 
 
@@ -176,6 +178,9 @@ class Gateway:
 
     def close(self) -> None:
         """Close all sessions and the server."""
+        global _shared
+        with _LOCK:
+            _shared = None if _shared is self else _shared
         for session in self.sessions:
             session.close()
         self._server.__exit__()
@@ -262,10 +267,6 @@ async def _result(request: Request, exchange: Exchange) -> Answer:
     if isinstance(exchange.result, Refused):
         raise exchange.result
     return exchange.result
-
-
-_LOCK = threading.Lock()
-_shared: Gateway | None = None
 
 
 def shared_gateway(gateway: Gateway | None = None) -> Gateway:
