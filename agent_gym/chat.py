@@ -174,14 +174,14 @@ class ChatRenderer:
         with the words of `seen`, the context so far, it begins with these ids, which encoding might not give back.
         A message with `token_ids`, a turn of the policy, stands there as it was sampled, whatever its content says.
         """
-        turn = _absent(_TURN, messages, tools)
+        turn = _absent(_TURN, [message["content"] for message in messages], tools)
         talk: list[Message] = []
         for mine, run in groupby(messages, key=lambda message: message["role"] == "assistant"):
             group = list(run)
             if mine:
                 # What the generation prompt began, the policy only went on with: the message is both.
                 texts = [turn if "token_ids" in message else message["content"] for message in group]
-                talk += [{**one, "content": self.prefill + text} for one, text in zip(group, texts, strict=True)]
+                talk += [{"role": "assistant", "content": self.prefill + text} for text in texts]
             else:
                 talk += self._as_observations(group) if talk else group
         marked, mark = self._special.mark(talk, tools)

@@ -11,7 +11,6 @@ from typing import Any
 
 from agent_gym.cli.engine import build, build_endpoint
 from agent_gym.cli.parser import Parser, check_output, positive
-from agent_gym.cli.serve import add_address, until_stopped
 from agent_gym.errors import ConfigError
 from agent_gym.gateway import ENV_ID, agent_env
 from agent_gym.rollout import Budget, Episode, EpisodeSpec, Runner, Stream, derive_seed, to_record, write_trajectories
@@ -25,6 +24,8 @@ def gateway(argv: Sequence[str]) -> int:
     The requests with one API key, or under one address http://HOST:PORT/NAME/v1, are an episode until they stop for
     --idle seconds.
     """
+    from agent_gym.cli.serve import add_address, until_stopped  # which brings what other servers need
+
     parser = Parser("gateway", gateway.__doc__)
     add_address(parser, 8020, "sample from the model")
     parser.flag("--record FILE.jsonl", "write each episode there as it ends; for view")
@@ -86,8 +87,9 @@ def _serve(runner: Runner, listener: Any, arguments: Any) -> None:
             except queue.Empty:
                 continue
             kwargs = {"session": session.key, "patience_s": arguments.idle, "max_turns": 1 << 30}
-            seeds = {"sampling_seed": derive_seed(arguments.seed, begun), "group": begun}
-            stream.add([EpisodeSpec(ENV_ID, kwargs, index=0, split="train", **seeds)], arguments.temperature, write)
+            seed = derive_seed(arguments.seed, begun)
+            spec = EpisodeSpec(ENV_ID, kwargs, split="train", index=0, group=begun, sampling_seed=seed)
+            stream.add([spec], arguments.temperature, write)
             begun += 1
     finally:
         for session in gate.sessions:

@@ -51,7 +51,7 @@ class FunctionAgent:
 
     def _run(self) -> None:
         try:
-            if inspect.iscoroutinefunction(self._function):
+            if any(map(inspect.iscoroutinefunction, (self._function, type(self._function).__call__))):
                 result = asyncio.run(self._run_async())
             else:
                 with self._client("OpenAI") as client:

@@ -68,7 +68,8 @@ def read_tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def write(body: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
     """Write the answer as a whole."""
-    message = {"role": "assistant", "content": answer.content or (None if answer.calls else ""), "refusal": None}
+    content = answer.content or (None if answer.calls else "")
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     message |= {"tool_calls": _calls(answer)} if answer.calls else {}
     message |= {"reasoning_content": answer.thought} if answer.thought else {}
     choice = {

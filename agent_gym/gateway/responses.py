@@ -81,7 +81,9 @@ def events(body: Mapping[str, Any], answer: Answer) -> Iterator[str]:
     yield event("response.created", response=frame)
     for place, item in enumerate(_items(answer)):
         at = {"output_index": place, "item_id": item["id"]}
-        empty = {"content": []} if item["type"] == "message" else {"arguments": ""} if "arguments" in item else {}
+        empty: dict[str, Any] = (
+            {"content": []} if item["type"] == "message" else {"arguments": ""} if "arguments" in item else {}
+        )
         yield event("response.output_item.added", output_index=place, item={**item, **empty})
         if item["type"] == "message":
             (part,) = item["content"]
