@@ -30,6 +30,7 @@ _CUT = "\n[cut: too long]"
 
 # Plain letters, so that no template trims, escapes or tokenises it into something else.
 _SENTINEL = "QxSentinelxQ"
+_TURN = "Qxturnx"
 _MARK = "Qxbreakx"  # begins with the one capital in it, so that no text before it can make it begin earlier
 _EMPTY = {"type": "object", "properties": {}, "required": []}
 _PROBE_TOOL = {"type": "function", "function": {"name": _SENTINEL, "description": _SENTINEL, "parameters": _EMPTY}}
@@ -171,21 +172,33 @@ class ChatRenderer:
 
         Unlike the deltas of `reply` it shows what the template makes of history, thoughts dropped and all. If it begins
         with the words of `seen`, the context so far, it begins with these ids, which encoding might not give back.
+        A message with `token_ids`, a turn of the policy, stands there as it was sampled, whatever its content says.
         """
+        turn = _absent(_TURN, [message["content"] for message in messages], tools)
         talk: list[Message] = []
         for mine, run in groupby(messages, key=lambda message: message["role"] == "assistant"):
             group = list(run)
             if mine:
                 # What the generation prompt began, the policy only went on with: the message is both.
-                talk += [{**message, "content": self.prefill + message["content"]} for message in group]
+                texts = [turn if "token_ids" in message else message["content"] for message in group]
+                talk += [{"role": "assistant", "content": self.prefill + text} for text in texts]
             else:
                 talk += self._as_observations(group) if talk else group
         marked, mark = self._special.mark(talk, tools)
-        pieces = self._render(marked, tools=list(tools) or None, add_generation_prompt=True).split(mark)
-        shown = self.tokenizer.decode(seen, skip_special_tokens=False) if seen else ""
+        text = self._render(marked, tools=list(tools) or None, add_generation_prompt=True)
+        sampled = [message["token_ids"] for message in messages if "token_ids" in message]
+        opening, *rest = text.split(turn)
+        if len(rest) != len(sampled):
+            raise ConfigError(f"the chat template shows {len(rest)} of {len(sampled)} turns of the policy")
+        ids = self._go_on(seen, opening.split(mark))
+        for turn_ids, piece in zip(sampled, rest, strict=True):
+            ids += [*turn_ids, *self._closing(turn_ids, self._encode_pieces(piece.split(mark)))]
+        return ids
+
+    def _go_on(self, seen: Sequence[int], pieces: list[str]) -> list[int]:
+        known = len(shown := self.tokenizer.decode(seen, skip_special_tokens=False) if seen else "")
         if not "".join(pieces).startswith(shown):
             return self._encode_pieces(pieces)
-        known = len(shown)
         while known > len(pieces[0]):
             known -= len(pieces.pop(0))
         return [*seen, *self._encode_pieces([pieces[0][known:], *pieces[1:]])]
@@ -213,10 +226,12 @@ class ChatRenderer:
         """
         marked, mark = self._special.mark(self._as_observations(messages))
         ids = self._encode_pieces(self._expand(self._tail(marked, not final), messages).split(mark))
+        return self._closing(sampled, ids)
+
+    def _closing(self, sampled: Sequence[int], ids: list[int]) -> list[int]:
+        """Drop the end of turn that a template writes behind a turn that has sampled its own."""
         # Another end token than the template's own (Qwen's <|endoftext|>) does not close the turn for the template.
-        if sampled and ids and sampled[-1] == ids[0] and ids[0] in self.eos_token_ids:
-            return ids[1:]
-        return ids
+        return ids[1:] if sampled and ids and sampled[-1] == ids[0] and ids[0] in self.eos_token_ids else ids
 
     def inline_reply(self, sampled: Sequence[int], text: str) -> list[int]:
         """Render the world's answer inside the policy's own turn, as ReTool does (arXiv:2504.11536)."""
@@ -355,10 +370,7 @@ class SpecialTokens:
             The messages, and the mark, which occurs in them and in `others` at breaks only: `rendered.split(mark)` are
             the pieces.
         """
-        mark = _MARK
-        while mark in str((messages, others)):
-            mark += "x"
-
+        mark = _absent(_MARK, messages, others)
         copies = [{**message} for message in messages]
         for message in copies:
             if message["role"] not in ("system", "assistant"):
@@ -369,6 +381,13 @@ class SpecialTokens:
         if isinstance(content, str):
             return mark.join(self.pieces(content))
         return [{**one, "text": self._marked(one["text"], mark)} if one["type"] == "text" else one for one in content]
+
+
+def _absent(mark: str, *texts: Any) -> str:
+    """Lengthen a mark until it occurs in none of the texts."""
+    while mark in str(texts):
+        mark += "x"
+    return mark
 
 
 def _template_of(source: Any) -> Any:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import gymnasium
@@ -25,39 +24,21 @@ from agent_gym.chat import (
     check_content,
     copied,
     cut_to_size,
-    is_content,
     text_of,
 )
 from agent_gym.data import named_tokenizer
-from agent_gym.errors import ConfigError, EnvFailure, shown, unknown_arguments, whole_number
+from agent_gym.errors import ConfigError, EnvFailure, unknown_arguments, whole_number
 from agent_gym.images import Content
+from agent_gym.reply import Reply, check_reply
 from agent_gym.rewards import MAX_REWARD, plain_number, plain_numbers
 from agent_gym.spaces import Text
-from agent_gym.tools import ToolCall
-from agent_gym.transcript import PROMPT_STEP, Sampled, Transcript, plain_action
+from agent_gym.transcript import PROMPT_STEP, Sampled, Source, Transcript, plain_action
 
 MAX_ACTION_CHARS = 1 << 20
 HISTORY_HEADING = "What happened so far:"
 CATEGORY_FIELDS = frozenset({"type", "level", "kind", "category"})
 """Fields of a data set's row that say what kind of task it is."""
 _OPTIONS = {"split", "index", "task"}
-
-
-@dataclass(slots=True)
-class Reply:
-    """What the world answers to one action. `info` gets copies, so that its dicts and lists may be used again."""
-
-    text: Content = ""  # the observation, made by `images.parts` if it has images; empty is fine at the end
-    messages: list[Message] | None = None  # the same as chat messages where one text is not enough; no `text` then
-    # Raw reward terms by name, all of them in `reward_weights`, which the environment multiplies them by; numbers of
-    # numpy and torch are fine.
-    terms: dict[str, float] = field(default_factory=dict)
-    terminated: bool = False  # the task itself is over (answered, won, bought)
-    success: bool = False  # whether the task was solved; only read when the episode ends
-    # The calls that ran. Where there is neither a text nor messages, their answers are the observation.
-    tool_calls: Sequence[ToolCall] = ()
-    metrics: dict[str, float] = field(default_factory=dict)  # numbers for the log
-    error: str | None = None  # what the policy did wrong, in a word or two, if anything
 
 
 class TextEnv(gymnasium.Env[str, str]):
@@ -172,6 +153,21 @@ class TextEnv(gymnasium.Env[str, str]):
         """Return the next action of the environment's own expert, which reads the gold answer."""
         raise ConfigError(f"{type(self).__name__} has no expert")
 
+    def opening(self, task: Any) -> tuple[list[Message], str]:
+        """Start the task; return the messages before the policy's first turn, and the text of the observation."""
+        question, system = self.begin(task), self.opening_system_prompt()
+        check_content(question, f"what {type(self).__name__}.begin returned")
+        messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        return cut_to_size([*messages, {"role": "user", "content": copied(question)}], "\n\n")
+
+    def prompt_ids(self, messages: list[Message]) -> list[int]:
+        """Render a prompt, the opening or what `situation` returned: (T,) ids."""
+        assert self.renderer is not None
+        return self.renderer.prompt(messages, self.template_tools)
+
+    def leave(self) -> None:
+        """End what still runs for an episode that a budget stopped. By default there is nothing."""
+
     def situation(self) -> list[Message]:
         """Describe where the episode stands, for `rebuild` contexts: by default the opening and what happened."""
         before = [one for one in self.transcript.segments if one.step == PROMPT_STEP]
@@ -215,14 +211,14 @@ class TextEnv(gymnasium.Env[str, str]):
         self.transcript = Transcript()
         self.turn = 0
         self._over = True  # until there is something to act on
-        question, system = self.begin(task), self.opening_system_prompt()
-        check_content(question, f"what {type(self).__name__}.begin returned")
-        messages: list[Message] = [{"role": "system", "content": system}] if system else []
-        messages, observation = cut_to_size([*messages, {"role": "user", "content": copied(question)}], "\n\n")
+        messages, observation = self.opening(task)
         # A template renders the opening as a whole, and splitting its ids by message would be a guess: all of them
         # stand in the user's segment. None of them is the policy's.
-        ids = [] if self.renderer is None else self.renderer.prompt(messages, self.template_tools)
-        opening = [self.transcript.append("system", PROMPT_STEP, one["content"]) for one in messages[:-1]]
+        ids = [] if self.renderer is None else self.prompt_ids(messages)
+        opening = []
+        for message in messages[:-1]:
+            source: Source = "system" if message["role"] == "system" else "user"
+            opening.append(self.transcript.append(source, PROMPT_STEP, text_of(message["content"])))
         opening.append(self.transcript.append("user", PROMPT_STEP, text_of(messages[-1]["content"]), ids))
         self._over = False
         info: dict[str, Any] = {
@@ -278,7 +274,7 @@ class TextEnv(gymnasium.Env[str, str]):
         text = plain_action(action)
         reply = self.respond(text)
         self._over = True  # also where a check raises: the world went on and the transcript did not
-        self._check_reply(reply)
+        check_reply(reply, type(self).__name__, self.weights)
         terms = {
             name: plain_number(value, "reward term", self.place, MAX_REWARD, self.weights[name], name)
             for name, value in reply.terms.items()
@@ -309,21 +305,6 @@ class TextEnv(gymnasium.Env[str, str]):
         self.turn += 1
         self._over = terminated or truncated
         return observation, reward, terminated, truncated, info
-
-    def _check_reply(self, reply: Any) -> None:
-        """Raise `ConfigError` unless `respond` returned a `Reply` with fields of the right types."""
-        name = type(self).__name__
-        if not isinstance(reply, Reply):
-            raise ConfigError(f"{name}.respond returned {shown(reply)}; it must return an agent_gym.Reply")
-        if wrong := _wrong_field(reply):
-            value = shown(getattr(reply, wrong[0]))
-            raise ConfigError(f"{wrong[0]} in the Reply of {name}.respond is {value}; it must be {wrong[1]}")
-        for term in reply.terms:
-            if term not in self.weights:
-                known = ", ".join(self.weights) or "none"
-                raise ConfigError(f"term {term!r} is not in reward_weights of {name}; allowed: {known}")
-        for message in reply.messages or ():
-            check_content(message.get("content"), f"the content of a message in the Reply of {name}.respond")
 
     def render(self) -> str | None:
         """Return the transcript so far, one block per segment, when `render_mode` is "ansi"."""
@@ -367,33 +348,3 @@ class TextEnv(gymnasium.Env[str, str]):
             return sampled, self.renderer.inline_reply(sampled, observation)
         # A truncated episode keeps the generation prompt: a critic asks there what the next turn is worth.
         return sampled, self.renderer.reply(sampled, answers, final=terminated)
-
-
-def _wrong_field(reply: Reply) -> tuple[str, str] | None:
-    """Name a field that is not of its type, and what it must be."""
-    if not is_content(reply.text):
-        return "text", "a text, or what agent_gym.images.parts makes"
-    if not (_is_bool(reply.terminated) and _is_bool(reply.success)):
-        return "success" if _is_bool(reply.terminated) else "terminated", "True or False"
-    if not (reply.error is None or isinstance(reply.error, str)):
-        return "error", "a text or None"
-    if not isinstance(reply.terms, dict):
-        return "terms", "a dict from names to numbers"
-    if not (isinstance(reply.metrics, dict) and all([isinstance(name, str) for name in reply.metrics])):
-        return "metrics", "a dict from names to numbers"
-    calls, messages = reply.tool_calls, reply.messages
-    if not (isinstance(calls, (list, tuple)) and all([isinstance(call, ToolCall) for call in calls])):
-        return "tool_calls", "a list of ToolCall"
-    if not (messages is None or _is_chat(messages)):
-        return "messages", "None or a list of chat messages, dicts with role and content"
-    return None
-
-
-def _is_bool(value: Any) -> bool:
-    """Whether this is a bool of Python, numpy or torch."""
-    return isinstance(value, bool) or (str(getattr(value, "dtype", "")).endswith("bool") and not value.ndim)
-
-
-def _is_chat(messages: Any) -> bool:
-    known = isinstance(messages, (list, tuple)) and all(isinstance(one, Mapping) for one in messages)
-    return known and all(isinstance(one.get("role"), str) for one in messages)

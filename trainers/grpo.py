@@ -27,12 +27,13 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.data import model_source
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.evaluate.cards import Meter
+from agent_gym.gateway import agent_env
 from agent_gym.judges import Judge
 from agent_gym.policies.base import Policy
 from agent_gym.policies.processors import let_videos_be_missing
 from agent_gym.policies.ranks import exchange, gather, gather_items
 from agent_gym.policies.transformers import TransformersPolicy
-from agent_gym.registry import EnvLike
+from agent_gym.registry import EnvLike, recipe
 from agent_gym.rollout import Episode, EpisodeSpec, Runner
 from agent_gym.trainers.batch import Batch, TrainingEpisode, balance, collate, take, training_episode
 from agent_gym.trainers.checkpoints import write_provenance
@@ -87,12 +88,17 @@ class AgentGRPOTrainer(RowTrainer):
     Args:
         model: a model id, a folder, the name of a prepared model, or a loaded model.
         env: what to train on: a Gymnasium id, a class or function that makes an environment, or one that
-            `gymnasium.make` has made (`registry.recipe`); may be left out when the data sets name their environments.
+            `gymnasium.make` has made (`registry.recipe`); may be left out when the data sets name their environments,
+            or there is an agent.
         args: the settings.
         env_kwargs: arguments of the environment.
         train_dataset: rows from `task_dataset`, or questions with answers (`tasks.as_tasks`), each as a data set or a
             list of dicts; by default all tasks of the split "train".
         eval_dataset: the same for evaluation; without it `evaluate()` needs one.
+        agent: an agent to train: `async def agent(client, task)`, or as `gateway.agent_env` takes it. It plays its own
+            tasks, or, where an environment is named, acts in that.
+        tasks: rows for the agent, or rows by split.
+        reward: `reward(task, result, transcript)` of the agent.
         policy: an engine to sample with instead of the one that `args` describe.
         hint: writes what the teacher of an episode reads besides, instead of `args.teacher_hint`.
         judge: a model whose score is added to the environment's reward, in training and evaluation.
@@ -121,6 +127,9 @@ class AgentGRPOTrainer(RowTrainer):
         env_kwargs: Mapping[str, Any] | None = None,
         train_dataset: Rows | None = None,
         eval_dataset: Rows | Mapping[str, Rows] | None = None,
+        agent: Any = None,
+        tasks: Any = None,
+        reward: Any = None,
         policy: Policy | None = None,
         hint: HintWriter | None = None,
         judge: Judge | None = None,
@@ -144,6 +153,11 @@ class AgentGRPOTrainer(RowTrainer):
         if judge is not None:
             check_judge(judge, args)
         self.judge = judge
+        if agent is not None:
+            settings = dict(env_kwargs or {})
+            if env is not None:
+                settings = dict(zip(("world", "world_kwargs"), recipe(env, env_kwargs), strict=True))
+            env, env_kwargs = agent_env(agent, tasks, reward, **settings)
         if train_dataset is None:
             if env is None:
                 raise ConfigError("give an environment (env=...) or a train_dataset made with task_dataset()")

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from agent_gym.cli.engine import SCRIPTS, Player, build, build_endpoint, find_players, scripted
+from agent_gym.cli.gateway import add_agent, use_agent
 from agent_gym.cli.judge import read_judge
 from agent_gym.cli.parser import Parser, nearest, positive
 from agent_gym.errors import AgentGymError, ConfigError
@@ -37,7 +38,7 @@ SETTINGS = "split panel seed temperature env_kwargs context max_turns max_turn_t
 def rollout(argv: Sequence[str]) -> int:
     """Let a model, or the environment's expert, play episodes and write the trajectories."""
     parser = Parser("rollout", rollout.__doc__)
-    parser.add_env()
+    parser.flag("env_id ENV", "environment id, for example AgentR1/GSM8K-v0", nargs="?")
     parser.flag("--episodes N", "number of tasks", type=positive, default=8)
     parser.flag("--group_size G", "attempts per task", type=positive, default=1)
     parser.flag("--split", "split to take the tasks from, its first one first", default="train")
@@ -45,6 +46,7 @@ def rollout(argv: Sequence[str]) -> int:
     parser.set_defaults(policy=[], panel=None)  # `eval` has flags for them
     _add_playing(parser, "trajectories.jsonl")
     arguments = parser.parse(argv)
+    arguments.env_id, arguments.env_kwargs = use_agent(arguments.env_id, arguments.env_kwargs, arguments)
     (player,) = find_players(arguments, [arguments.env_id])
     limits = _limits(arguments)
     _read_judge(arguments, arguments.group_size)
@@ -68,7 +70,7 @@ def rollout(argv: Sequence[str]) -> int:
 def evaluate(argv: Sequence[str]) -> int:
     """Measure how often a model, the expert or others solve an environment's tasks."""
     parser = Parser("eval", evaluate.__doc__)
-    parser.flag("env_id ENV", "environment ids, for example AgentR1/GSM8K-v0", nargs="+")
+    parser.flag("env_id ENV", "environment ids, for example AgentR1/GSM8K-v0", nargs="*")
     parser.flag("--episodes N", "number of tasks per environment; default: all", type=positive)
     parser.flag("--split", "split to take the tasks from, its first one first; default: test, or the only one there is")
     help_text = "play exactly the tasks of a panel, by its name, such as test, or its file (agent-gym export tasks)"
@@ -87,6 +89,11 @@ def evaluate(argv: Sequence[str]) -> int:
     _add_playing(parser)
     arguments = parser.parse(argv)
     env_ids = arguments.env_id if isinstance(arguments.env_id, list) else [arguments.env_id]
+    if len(env_ids) < 2:
+        env_id, arguments.env_kwargs = use_agent(env_ids[0] if env_ids else None, arguments.env_kwargs, arguments)
+        env_ids = [env_id]
+    elif arguments.agent or arguments.agent_command:
+        raise ConfigError("an agent plays in one environment: name one id")
     players, limits = find_players(arguments, env_ids), _limits(arguments)
     if arguments.samples > 1 and arguments.temperature == 0 and any(one.engine not in SCRIPTS for one in players):
         raise ConfigError(
@@ -125,6 +132,7 @@ def _add_playing(parser: Parser, output: str | None = None) -> None:
     parser.flag("--output FILE.jsonl", help_text, default=output)
     parser.flag("--resume", "go on with what --output holds", action="store_true")
     parser.add_env_kwargs()
+    add_agent(parser)
     flag = parser.add_model("who plays")
     flag("--expert", "the environment's own expert plays instead of a model", action="store_true")
     flag("--concurrency N", "most requests at the endpoint at the same time", type=positive, default=64)

@@ -74,6 +74,12 @@ class Environment:
 class RLArguments(Environment):
     """What to train on with reinforcement learning, and what to evaluate on."""
 
+    # An agent needs none.
+    env_id: str = _argument("", Environment.__dataclass_fields__["env_id"].metadata["help"])
+    agent: str | None = _argument(None, "module:function of an agent that plays instead (docs/gateway.md).")
+    agent_command: str | None = _argument(None, "A program that plays instead, with {name} for fields of a task.")
+    tasks: str | None = _argument(None, "A file of tasks for the agent; without one the environment gives them.")
+    reward: str | None = _argument(None, "module:function of the reward of these tasks.")
     eval_split: str = _argument("validation", "Split to evaluate on, with eval_strategy.")
     eval_tasks: int = _argument(200, "Evaluate on the first N tasks of the split, of each environment.")
     judge: str | None = _argument(None, "A yaml or toml file with a judge, whose score is added to the reward.")

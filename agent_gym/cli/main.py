@@ -41,6 +41,7 @@ COMMANDS = {
     "doctor": ("doctor:doctor", "try all parts of a training run on this machine, and report"),
     "prepare": ("prepare:prepare", "make a data set or a model ready: fetch, check, convert, index"),
     "serve": ("serve:serve", "serve a search engine or a sandbox that many trainers share"),
+    "gateway": ("gateway:gateway", "serve a model to any agent, and record its conversations"),
     "export": ("export:export", "write a trained model, trajectories or tasks for others"),
     "view": ("files:view", "turn trajectories into one HTML page"),
     "figure": ("files:figure", "draw a speedrun over several seeds as one picture"),

@@ -34,7 +34,7 @@ def _model(argv: Sequence[str]) -> int:
     """
     parser = Parser("serve model", _model.__doc__)
     parser.flag("model", "folder, hub id, or smollm2 (agent-gym prepare)")
-    _add_address(parser, 8010, "sample from the model, and with its key replace the weights and run code")
+    add_address(parser, 8010, "sample from the model, and with its key replace the weights and run code")
     help_text = "longest sequence in tokens, at least max_episode_tokens of the trainer"
     parser.flag("--context", help_text, type=positive, default=4096)
     parser.flag("--max_num_seqs", "most requests decoded at once", type=positive, default=256)
@@ -74,7 +74,7 @@ def _search(argv: Sequence[str]) -> int:
     help_text = "folders of indexes of the corpus, or bm25 to make that one now; the results of several are fused"
     parser.flag("--index INDEX", help_text, nargs="+", default=["bm25"])
     parser.flag("--device", "where a dense index encodes queries: cpu, cuda, cuda:1", default="cpu")
-    _add_address(parser, 8000, "search")
+    add_address(parser, 8000, "search")
     parser.flag("--topk", "documents per query where a request names no number", type=positive, default=3)
     parser.flag("--cache", "results to keep for queries that come again", type=positive, default=10_000)
     arguments = parser.parse(argv)
@@ -97,7 +97,7 @@ def _sandbox(argv: Sequence[str]) -> int:
     """Run programs over HTTP, with SandboxFusion's protocol (POST /run_code, GET /health)."""
     usual = Limits()
     parser = Parser("serve sandbox", _sandbox.__doc__)
-    _add_address(parser, 8080, "run programs")
+    add_address(parser, 8080, "run programs")
     parser.flag("--slots", "programs at the same time; two per core unless given", type=positive)
     help_text = "CPU seconds of a program; a request can ask for less of this and of the next two"
     parser.flag("--cpu_seconds", help_text, type=float, default=usual.cpu_seconds)
@@ -120,7 +120,7 @@ def _sandbox(argv: Sequence[str]) -> int:
 
 def _webshop(argv: Sequence[str]) -> int:
     parser = Parser("serve webshop", f"Shop yourself: {_WEBSHOP} as a web page, with its reward and all parts of it.")
-    _add_address(parser, 8090, "shop")
+    add_address(parser, 8090, "shop")
     parser.add_env_kwargs()
     arguments = parser.parse(argv)
     from agent_gym.serve.server import bind
@@ -135,7 +135,8 @@ def _webshop(argv: Sequence[str]) -> int:
     return 0
 
 
-def _add_address(parser: Parser, port: int, deed: str) -> None:
+def add_address(parser: Parser, port: int, deed: str) -> None:
+    """Add the flags of where to listen; whoever reaches it can do the `deed`."""
     help_text = f"address to listen on; anyone who reaches it can {deed}, so beware of 0.0.0.0"
     parser.flag("--host", help_text, default="127.0.0.1")
     parser.flag("--port", "port to listen on; 0 takes a free one", type=int, default=port)

@@ -37,6 +37,7 @@ from agent_gym.cli.flags import (
     mapping,
     preset_file,
 )
+from agent_gym.cli.gateway import use_agent
 from agent_gym.cli.judge import read_judge
 from agent_gym.cli.parser import as_text, nearest, one_line, read_yaml, take_option, with_underscores
 from agent_gym.errors import ConfigError
@@ -177,8 +178,13 @@ def _train_rl(trainer_name: str, env: RLArguments, args: Any, model: ModelConfig
 
 def task_datasets(env: RLArguments, args: Any) -> tuple[Dataset, Dataset | None]:
     """Return the tasks to train on, and those to evaluate on if there is to be an evaluation."""
-    weights = dict(parse_mixture(env.env_id))
-    kwargs = kwargs_by_env(list(weights), env.kwargs)
+    weights, kwargs_of_all = dict(parse_mixture(env.env_id)) if env.env_id else {}, env.kwargs
+    if len(weights) < 2:
+        env_id, kwargs_of_all = use_agent(next(iter(weights), None), kwargs_of_all, env)
+        weights = {env_id: 1.0}
+    elif env.agent or env.agent_command:
+        raise ConfigError("an agent plays in one environment: name one id")
+    kwargs = kwargs_by_env(list(weights), kwargs_of_all)
 
     def mixed(split: str, tasks: int | None) -> Dataset:
         common: dict[str, Any] = {"split": split, "tasks": tasks, "seed": args.seed}

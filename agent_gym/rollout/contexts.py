@@ -56,7 +56,7 @@ class BudgetContext:
     tokens: int | None = None
 
     def is_due(self, episode: Episode, budget: Budget) -> bool:
-        room = budget.max_tokens - len(episode.rows[-1].token_ids)
+        room = budget.max_tokens - len(episode.row.token_ids)
         return room < min(budget.max_turn_tokens, budget.max_tokens // 2)
 
     def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext:
@@ -89,7 +89,7 @@ class RebuildContext:
         return True
 
     def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext:
-        return rebuilt(episode, renderer)
+        return rebuilt(episode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class TemplateContext:
                 f"context 'template' renders messages, but {episode.spec.env_id} answers inside the policy's own turn; "
                 "use append, window, budget, summarize or rebuild"
             )
-        seen = episode.rows[-1].token_ids[: episode.steps[-1].stop]
+        seen = episode.row.token_ids[: episode.steps[-1].stop]
         return NewContext(renderer.conversation(episode.messages, _env(episode, "template_tools"), seen=seen))
 
 
@@ -137,7 +137,7 @@ class SummaryContext:
             return True
         # No token of the request is shorter than a byte, so this is due too early rather than too late; `_ask` knows
         # the tokens and may still wait.
-        room = budget.max_tokens - len(episode.rows[-1].token_ids)
+        room = budget.max_tokens - len(episode.row.token_ids)
         return room < 2 * _turn_room(budget) + len(REQUEST) + _FRAME
 
     def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext | AskSummary | None:
@@ -161,7 +161,7 @@ def _turn_room(budget: Budget) -> int:
 
 def _ask(episode: Episode, renderer: ChatRenderer, budget: Budget) -> AskSummary | None:
     """Ask for a summary if it must be now; None if it can wait, or if there is no room for one any more."""
-    step, row = episode.steps[-1], episode.rows[-1]
+    step, row = episode.steps[-1], episode.row
     sampled = row.token_ids[step.start : step.stop]
     behind = list(takewhile(lambda message: message["role"] != "assistant", reversed(episode.messages)))[::-1]
     answers = behind or [{"role": renderer.observation_role, "content": ""}]

@@ -64,10 +64,19 @@ def make_env(env_id: EnvLike, env_kwargs: Mapping[str, Any] | None = None, token
 
 def close_env(env: Env) -> None:
     """Close an environment. What it raises is a line on stderr: its episodes are over, and no result may be lost."""
+    _call_last("closing", env.close)
+
+
+def leave_env(env: Env) -> None:
+    """Tell an environment that its episode was stopped (`TextEnv.leave`); errors are as those of `close_env`."""
+    _call_last("leaving", env.get_wrapper_attr("leave"))
+
+
+def _call_last(deed: str, function: Callable[[], object]) -> None:
     try:
-        env.close()
+        function()
     except BaseException as error:  # SystemExit, too
-        print(f"agent-gym: closing an environment failed: {Failure.of(error).line}", file=sys.stderr, flush=True)
+        print(f"agent-gym: {deed} an environment failed: {Failure.of(error).line}", file=sys.stderr, flush=True)
 
 
 def shows_images(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> bool:

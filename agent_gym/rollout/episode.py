@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, get_args
 
 import gymnasium
 
-from agent_gym.errors import EnvFailure, described
+from agent_gym.errors import EnvFailure, described, whole_number
 from agent_gym.images import Shown
 from agent_gym.rewards import MAX_REWARD, plain_number, plain_numbers
 from agent_gym.transcript import PROMPT_STEP, Source, Span, action_mask, check_tiling
@@ -140,6 +140,8 @@ class Episode:
     # Calls a function in the thread of the environment; while the episode is live, nothing else may.
     in_thread: Callable[[Callable[[], Any]], Any] = call_here
     asked: StepKind = "act"  # the kind of the next step, while the episode is live
+    at: int = -1  # index of the row that the policy sees, while the episode is live
+    turn_tokens: int | None = None  # most tokens of the next turn, where the environment allows fewer than the budget
     rebuilds: bool = False  # whether the environment writes each prompt anew, by `TextEnv.situation`
 
     def open(self, env: gymnasium.Env[str, str], info: Mapping[str, Any], images: Sequence[Shown] = ()) -> None:
@@ -148,7 +150,8 @@ class Episode:
         with _reading("reset"):
             row, spans = Row(), reported_spans(info, PROMPT_STEP, f"{self.spec.env_id}, opening")
             row.extend(info["token_ids"], spans, images=images)
-            self.tools, self.stop, self.task_id = info["tools"], tuple(info["stop"]), info["task_id"]
+            self.tools, self.task_id = info["tools"], info["task_id"]
+            self._limit_turns(info["stop"], info)
             self.categories = dict(info.get("categories", {}))
             self.rebuilds = bool(info.get("rebuilds"))
             self.messages += info["messages"]
@@ -189,7 +192,8 @@ class Episode:
             kept = [version for span in spans if span.source == "agent" for version in authors[span.start : span.stop]]
             step.versions = [*Counter(kept).items()]  # these are runs, since weights only become newer
             success = bool(info.get("is_success", False))
-        self.rows[-1].extend(ids, spans, sampled.logprobs, images)
+            self._limit_turns(info.get("stop", self.stop), info)
+        self.row.extend(ids, spans, sampled.logprobs, images)
         self.messages += messages
         self.steps.append(step)
         self.success = success
@@ -199,39 +203,55 @@ class Episode:
         step = self._step(sampled, text)
         step.kind, step.versions = kind, sampled.versions
         span = Span(0, len(sampled.token_ids), "agent", len(self.steps))
-        self.rows[-1].extend(sampled.token_ids, [span], sampled.logprobs)
+        self.row.extend(sampled.token_ids, [span], sampled.logprobs)
         self.messages.append({"role": "assistant", "content": text})
         self.steps.append(step)
 
     def _step(self, sampled: Generation, text: str) -> Step:
-        start = len(self.rows[-1].token_ids)
+        start = len(self.row.token_ids)
         stop = start + len(sampled.token_ids)
-        return Step(len(self.rows) - 1, start, stop, text, finish_reason=sampled.finish_reason)
+        return Step(self.at % len(self.rows), start, stop, text, finish_reason=sampled.finish_reason)
+
+    def _limit_turns(self, stop: Iterable[str], info: Mapping[str, Any]) -> None:
+        most = info.get("max_tokens")
+        self.stop, self.turn_tokens = tuple(stop), None if most is None else whole_number("max_tokens", most, 1)
 
     def replace_answer(self, token_ids: list[int]) -> None:
-        """Let other words of the world follow the last sampled token."""
-        row = self.rows[-1]
-        row.cut(self.steps[-1].stop)
-        row.extend(token_ids, [Span(0, len(token_ids), "env", len(self.steps) - 1)] if token_ids else [])
+        """Let other words of the world follow the last sampled token of the row that the policy sees."""
+        number = max(k for k, step in enumerate(self.steps) if step.row == self.at % len(self.rows))
+        self.row.cut(self.steps[number].stop)
+        self.row.extend(token_ids, [Span(0, len(token_ids), "env", number)] if token_ids else [])
 
     def rewrite(self, token_ids: list[int]) -> None:
-        """Go on with a whole new context: in the same row if it agrees with that up to the last sampled token."""
-        stop = self.steps[-1].stop
-        if token_ids[:stop] == self.rows[-1].token_ids[:stop]:
+        """Go on with a whole new context, in the row that agrees with it up to that row's last sampled token.
+
+        Of several the one that agrees longest, of equals the newest; where there is none a new row begins. A row that
+        is left may be gone on with later: conversations of one episode may take turns.
+        """
+        ends = {step.row: step.stop for step in self.steps}
+        agreeing = [(stop, at) for at, stop in ends.items() if token_ids[:stop] == self.rows[at].token_ids[:stop]]
+        if agreeing:
+            stop, self.at = max(agreeing)
             return self.replace_answer(token_ids[stop:])
         # One span and not many: turns that are quoted here were sampled elsewhere and must not be trained twice.
         self.rows.append(Row())
-        self.rows[-1].extend(token_ids, [Span(0, len(token_ids), "user", PROMPT_STEP)])
+        self.at = -1
+        self.row.extend(token_ids, [Span(0, len(token_ids), "user", PROMPT_STEP)])
 
     def cut(self, max_tokens: int) -> None:
         """Drop rows and answers that no turn followed: a row without a step, and what stands beyond `max_tokens`."""
         if self.steps:
-            del self.rows[self.steps[-1].row + 1 :]
+            del self.rows[max(step.row for step in self.steps) + 1 :]
         for row, stop in {step.row: step.stop for step in self.steps}.items():
             self.rows[row].cut(max(stop, max_tokens))
 
     def release(self) -> None:
         self.env, self.in_thread = None, call_here
+
+    @property
+    def row(self) -> Row:
+        """The row that the policy sees."""
+        return self.rows[self.at]
 
     @property
     def reward(self) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import sys
 import time
 import types
 from collections.abc import Callable, Coroutine, Generator, Sequence
@@ -136,7 +137,7 @@ class Life:
 
     def room(self) -> int:
         """How many tokens the context has left; `EnvFailure` if the prompt alone fills it."""
-        limit, length = self.budget.max_tokens, len(self.episode.rows[-1].token_ids)
+        limit, length = self.budget.max_tokens, len(self.episode.row.token_ids)
         if length >= limit and not self.episode.steps:
             raise EnvFailure(f"the prompt has {length} tokens, max_tokens is {limit}")
         return limit - length
@@ -148,12 +149,12 @@ class Life:
         # The rest of a turn needs random numbers of its own: those of its beginning are used.
         place = (len(episode.steps), len(begun)) if begun else (len(episode.steps),)
         params = SamplingParams(
-            max_tokens=min(self.room(), self.budget.max_turn_tokens) - len(begun),
+            max_tokens=min(self.room(), self.budget.max_turn_tokens, episode.turn_tokens or sys.maxsize) - len(begun),
             temperature=0.0 if episode.spec.greedy else self.terms.temperature,
             stop=episode.stop if episode.asked == "act" else (),  # a summary may well quote a stop string
             seed=None if seed is None else derive_seed(seed, *place),
         )
-        row, vision = episode.rows[-1], rollout.renderer.vision
+        row, vision = episode.row, rollout.renderer.vision
         ids = [*row.token_ids, *begun]
         if vision is None:
             return Request(self.number, ids, params, episode)
@@ -298,14 +299,14 @@ class AppendContext:
         return episode.rebuilds
 
     def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext:
-        return rebuilt(episode, renderer)
+        return rebuilt(episode)
 
 
-def rebuilt(episode: Episode, renderer: ChatRenderer) -> NewContext:
+def rebuilt(episode: Episode) -> NewContext:
     """Return the prompt that the environment writes itself (`TextEnv.situation`)."""
     assert episode.env is not None
-    situation, tools = (episode.env.get_wrapper_attr(name) for name in ("situation", "template_tools"))
-    return NewContext(renderer.prompt(situation(), tools))
+    situation, prompt_ids = (episode.env.get_wrapper_attr(name) for name in ("situation", "prompt_ids"))
+    return NewContext(prompt_ids(situation()))
 
 
 def tighten(budget: Budget, context: Context) -> Budget:

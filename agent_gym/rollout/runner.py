@@ -28,7 +28,7 @@ from agent_gym.policies.base import Generation, Interruptible, Policy, SamplingP
 from agent_gym.rollout.asides import Aside, Asides, Judging, OnEnd
 from agent_gym.rollout.contexts import make_context
 from agent_gym.rollout.env_processes import EnvProcesses
-from agent_gym.rollout.env_threads import PATIENCE_S, EnvThreads, make_env
+from agent_gym.rollout.env_threads import PATIENCE_S, EnvThreads, leave_env, make_env
 from agent_gym.rollout.episode import Episode, EpisodeSpec
 from agent_gym.rollout.failures import Failure, check_failures
 from agent_gym.rollout.play import Ask, Budget, Call, Context, Life, Terms, TimeUp, tighten
@@ -312,6 +312,8 @@ class Rollout:
         life.wish = None  # which knows the life: a circle, and work for the garbage collector
         episode.seconds = time.perf_counter() - life.began
         episode.cut(life.budget.max_tokens)
+        if episode.truncated and episode.env is not None:
+            life.thread.put(partial(leave_env, episode.env))
         episode.release()
         if episode.failure or life.thread.hangs:
             self.runner.threads.retire(life.thread)

@@ -256,7 +256,7 @@ def post(path: str, work: Callable[[dict[str, Any]], Any], example: str, most_by
         return json_response(work(content))
 
     async def endpoint(request: Request) -> Response:
-        body = await _body(request, most_bytes, too_long)
+        body = await read_body(request, most_bytes, too_long)
         try:
             return await in_thread(lambda: answer(body))
         except HTTPException:
@@ -301,7 +301,8 @@ async def in_thread(function: Callable[[], Result]) -> Result:
         raise HTTPException(503, f"the server has no more threads ({error}); try again in a moment") from error
 
 
-async def _body(request: Request, most_bytes: int, too_long: str) -> bytes:
+async def read_body(request: Request, most_bytes: int, too_long: str) -> bytes:
+    """Read a body of at most so many bytes; `HTTPException` if it is longer, or does not arrive."""
     body, length = bytearray(), 0
     try:
         async with asyncio.timeout(_BODY_S):

@@ -1,0 +1,122 @@
+"""`agent-gym gateway`: a model that any agent can use, and a record of its conversations; and the flags of agents."""
+
+from __future__ import annotations
+
+import queue
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+from agent_gym.cli.engine import build, build_endpoint
+from agent_gym.cli.parser import Parser, check_output, positive
+from agent_gym.errors import ConfigError
+from agent_gym.gateway import ENV_ID, agent_env
+from agent_gym.rollout import Budget, Episode, EpisodeSpec, Runner, Stream, derive_seed, to_record, write_trajectories
+
+_LIVE = 64  # conversations at the same time; each has a thread
+
+
+def gateway(argv: Sequence[str]) -> int:
+    """Serve a model to any agent (OpenAI's chat completions and responses, Anthropic's messages), and record it.
+
+    The requests with one API key, or under one address http://HOST:PORT/NAME/v1, are an episode until they stop for
+    --idle seconds.
+    """
+    from agent_gym.cli.serve import add_address, until_stopped  # which brings what other servers need
+
+    parser = Parser("gateway", gateway.__doc__)
+    add_address(parser, 8020, "sample from the model")
+    parser.flag("--record FILE.jsonl", "write each episode there as it ends; for view")
+    parser.flag("--idle S", "seconds without a request that end an episode", type=float, default=300.0)
+    flag = parser.add_model("what answers")
+    flag("--concurrency N", "most requests at the endpoint at the same time", type=positive, default=64)
+    flag("--temperature", "of the sampling, whatever a request asks for; 0 is greedy", type=float, default=1.0)
+    flag("--seed", "seed of the sampling", type=int, default=0)
+    usual = Budget(max_turn_tokens=1024, max_tokens=8192)
+    flag("--max_turn_tokens N", "tokens sampled per answer", type=int, default=usual.max_turn_tokens)
+    flag("--max_tokens N", "tokens of a conversation, prompt included", type=int, default=usual.max_tokens)
+    arguments = parser.parse(argv)
+    if not arguments.model and not arguments.endpoint:
+        raise ConfigError(
+            "which model? give --model with a folder or hub id, or --endpoint with the address of a server"
+        )
+    if arguments.record:
+        check_output(arguments.record)
+    from agent_gym.serve.server import bind
+
+    budget = Budget(arguments.max_turn_tokens, arguments.max_tokens)
+    listener = bind(arguments.host, arguments.port)
+    with until_stopped(), listener:
+        if arguments.endpoint:
+            arguments.env_kwargs = {}
+            tokenizer, policy = build_endpoint(arguments, ENV_ID, budget.max_tokens, arguments.concurrency)
+        else:
+            tokenizer, policy = build(arguments.model, arguments.engine, context=budget.max_tokens, seed=arguments.seed)
+        # Nobody shall wait until all others have asked something.
+        policy.continuous = True
+        with closing(policy), closing(Runner(policy, tokenizer, budget, max_live=_LIVE)) as runner:
+            _serve(runner, listener, arguments)
+    return 0
+
+
+def _serve(runner: Runner, listener: Any, arguments: Any) -> None:
+    """Play an episode for each key that comes, until the user stops the process."""
+    from agent_gym.gateway.server import Ended, Gateway, Session, shared_gateway
+
+    new: queue.SimpleQueue[Session] = queue.SimpleQueue()
+    stream = Stream(runner, background=True)
+    begun = ended = 0
+
+    def write(episode: Episode) -> None:
+        nonlocal ended
+        ended += 1
+        fate = f"failed: {episode.failure.line}" if episode.failure else f"{len(episode.steps)} turns"
+        print(f"{episode.spec.env_kwargs['session']}: {fate}, {len(episode.rows)} rows", file=sys.stderr, flush=True)
+        if arguments.record:
+            write_trajectories(arguments.record, [to_record(episode, runner.renderer.tokenizer)], append=True)
+
+    gate = shared_gateway(Gateway(listener, new.put))
+    print(f"serving at {gate.url}/v1, and at {gate.url}/NAME/v1 for an episode NAME", file=sys.stderr, flush=True)
+    try:
+        while True:
+            stream.wait(lambda: True)  # raises what the engine failed with
+            try:
+                session = new.get(timeout=1.0)
+            except queue.Empty:
+                continue
+            kwargs = {"session": session.key, "patience_s": arguments.idle, "max_turns": 1 << 30}
+            seed = derive_seed(arguments.seed, begun)
+            spec = EpisodeSpec(ENV_ID, kwargs, split="train", index=0, group=begun, sampling_seed=seed)
+            stream.add([spec], arguments.temperature, write)
+            begun += 1
+    finally:
+        for session in gate.sessions:
+            session.end(Ended())
+        stream.wait(lambda: ended == begun)
+        gate.close()
+
+
+def add_agent(parser: Parser) -> None:
+    """Add the flags of an agent that plays in place of the environment's own turns; `use_agent` reads them."""
+    flag = parser.group("an agent that is not an environment's (docs/gateway.md)")
+    flag("--agent PLACE", "module:function of an agent")
+    flag("--agent_command TEXT", "or a program, with {name} for fields of a task")
+    flag("--tasks FILE", "its tasks, where no environment gives them")
+    flag("--reward PLACE", "module:function of their reward")
+
+
+def use_agent(env_id: str | None, env_kwargs: dict[str, Any], given: Any) -> tuple[str, dict[str, Any]]:
+    """Return the id and the arguments of the environment that `given`, which has the values of the flags, describes."""
+    if given.agent is None and given.agent_command is None:
+        if given.tasks or given.reward:
+            raise ConfigError("tasks and a reward belong to an agent: give --agent or --agent_command")
+        if not env_id:
+            raise ConfigError("give an environment id, for example AgentR1/GSM8K-v0, or an --agent")
+        return env_id, env_kwargs
+    if given.agent and given.agent_command:
+        raise ConfigError("agent and agent_command are two agents: give one of them")
+    agent = given.agent or shlex.split(given.agent_command)
+    settings = {"world": env_id, "world_kwargs": env_kwargs} if env_id else env_kwargs
+    return agent_env(agent, given.tasks, given.reward, **settings)

@@ -1,0 +1,105 @@
+"""Anthropic's messages (`POST /v1/messages`, version 2023-06-01)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from agent_gym.chat import Message
+from agent_gym.gateway.exchange import (
+    Answer,
+    Asked,
+    Protocol,
+    Refused,
+    function_schema,
+    plain_text,
+    sse,
+    stop_strings,
+    text_call,
+    token_limit,
+)
+
+
+def read(body: Mapping[str, Any]) -> Asked:
+    """Read the body of a request."""
+    messages: list[Message] = []
+    if body.get("system"):
+        messages.append({"role": "system", "content": plain_text(body["system"])})
+    for message in body["messages"]:
+        if message["role"] not in ("user", "assistant"):
+            raise Refused(400, f"role is {message['role']!r}; allowed: user, assistant")
+        content = message["content"]
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        messages += _messages(message["role"], blocks)
+    tools = [] if (body.get("tool_choice") or {}).get("type") == "none" else body.get("tools") or []
+    schemas = [function_schema(one["name"], one.get("description"), one["input_schema"]) for one in tools]
+    stop, most = stop_strings(body.get("stop_sequences")), token_limit(body.get("max_tokens"))
+    return Asked(messages, schemas, stop, most, body.get("temperature"))
+
+
+def _messages(role: str, blocks: list[dict[str, Any]]) -> Iterator[Message]:
+    """Answers of tools stand in the user's message; here they are messages of their own, before the user's words."""
+    blocks = [block for block in blocks if block["type"] not in ("thinking", "redacted_thinking")]
+    results = [block for block in blocks if block["type"] == "tool_result"]
+    uses = [block for block in blocks if block["type"] == "tool_use"]
+    words = [block for block in blocks if block not in results and block not in uses]
+    for block in results:
+        yield {"role": "tool", "content": plain_text(block.get("content"))}
+    if words or uses:
+        calls = {"calls": [text_call(block["name"], block["input"]) for block in uses]} if uses else {}
+        yield {"role": role, "content": plain_text(words), **calls}
+
+
+def write(body: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
+    """Write the answer as a whole."""
+    reason = "tool_use" if answer.calls else "max_tokens" if answer.cut else "end_turn"
+    usage = {"input_tokens": len(answer.prompt_ids), "output_tokens": len(answer.token_ids)}
+    frame = {"id": f"msg_{answer.id}", "type": "message", "role": "assistant", "model": body.get("model") or "policy"}
+    return {**frame, "content": _blocks(answer), "stop_reason": reason, "stop_sequence": None, "usage": usage}
+
+
+def events(body: Mapping[str, Any], answer: Answer) -> Iterator[str]:
+    """Write the answer as events."""
+
+    def event(kind: str, **content: Any) -> str:
+        return sse({"type": kind, **content}, kind)
+
+    whole = write(body, answer)
+    start = {**whole, "content": [], "stop_reason": None, "usage": {**whole["usage"], "output_tokens": 0}}
+    yield event("message_start", message=start)
+    for index, block in enumerate(whole["content"]):
+        if block["type"] == "tool_use":
+            empty = {**block, "input": {}}
+            deltas = [{"type": "input_json_delta", "partial_json": json.dumps(block["input"])}]
+        elif block["type"] == "thinking":
+            empty, deltas = {**block, "thinking": ""}, [{"type": "thinking_delta", "thinking": block["thinking"]}]
+        else:
+            empty, deltas = {**block, "text": ""}, [{"type": "text_delta", "text": one} for one in answer.pieces()]
+        yield event("content_block_start", index=index, content_block=empty)
+        for delta in deltas:
+            yield event("content_block_delta", index=index, delta=delta)
+        yield event("content_block_stop", index=index)
+    end = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
+    yield event("message_delta", delta=end, usage=whole["usage"])
+    yield event("message_stop")
+
+
+def error(status: int, reason: str) -> dict[str, Any]:
+    """Write an error."""
+    kind = "invalid_request_error" if status < 500 else "api_error"
+    return {"type": "error", "error": {"type": kind, "message": reason}}
+
+
+def _blocks(answer: Answer) -> list[dict[str, Any]]:
+    blocks: list[dict[str, Any]] = []
+    if answer.thought:
+        blocks.append({"type": "thinking", "thinking": answer.thought, "signature": ""})
+    if answer.content or not answer.calls:
+        blocks.append({"type": "text", "text": answer.content})
+    for number, call in zip(answer.call_ids, answer.calls, strict=True):
+        blocks.append({"type": "tool_use", "id": number, "name": call.name, "input": json.loads(call.arguments)})
+    return blocks
+
+
+PROTOCOL = Protocol(read, write, events, error)

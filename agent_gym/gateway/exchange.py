@@ -1,0 +1,153 @@
+"""What a client asks and what the policy answers, in one form for all protocols.
+
+A protocol (chat.py, responses.py, anthropic.py) reads the body of a request into `Asked` and writes an `Answer` as a
+whole or as events. `split_turn` reads a sampled turn as clients see it: thoughts, content and tool calls apart.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from agent_gym.chat import Message
+from agent_gym.tools import HermesParser
+
+PARSER = HermesParser()
+"""The wire format of tool calls, which the chat templates of Qwen and Hermes ask for."""
+_THINK, _THOUGHT = "<think>", "</think>"
+
+
+class Refused(Exception):
+    """A request that gets an error as its answer, with the status of HTTP."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Call(NamedTuple):
+    """A tool call; its arguments are a JSON text."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request, whichever protocol it came in."""
+
+    # Of the roles system, user, assistant and tool, with texts as contents; an assistant's calls are under "calls".
+    messages: list[Message]
+    tools: list[dict[str, Any]] = field(default_factory=list)  # function schemas
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    temperature: float | None = None  # recorded only: the rollout's temperature holds
+
+
+@dataclass(slots=True)
+class Answer:
+    """A turn of the policy."""
+
+    content: str
+    calls: list[Call]
+    thought: str
+    cut: bool  # whether the turn ended because it used up its tokens
+    prompt_ids: Sequence[int] = ()
+    token_ids: Sequence[int] = ()
+    logprobs: Sequence[float] = ()
+    tokens: Sequence[str] = ()  # the text of each token
+    id: str = field(default_factory=lambda: secrets.token_hex(12))
+
+    @property
+    def call_ids(self) -> list[str]:
+        return [f"call_{self.id}_{number}" for number in range(len(self.calls))]
+
+    def pieces(self, length: int = 24) -> Iterator[str]:
+        """The content in pieces, as a stream brings it."""
+        for start in range(0, len(self.content), length):
+            yield self.content[start : start + length]
+
+
+class Protocol(NamedTuple):
+    """How one kind of endpoint is spoken."""
+
+    read: Callable[[Mapping[str, Any]], Asked]  # raises Refused, KeyError, TypeError, ValueError or AttributeError
+    write: Callable[[Mapping[str, Any], Answer], dict[str, Any]]
+    events: Callable[[Mapping[str, Any], Answer], Iterator[str]]
+    error: Callable[[int, str], dict[str, Any]]
+
+
+def split_turn(text: str, asked: Asked, prefill: str = "") -> tuple[str, list[Call], str]:
+    """Read a sampled turn as clients see it: its content, its tool calls, its thoughts.
+
+    What stands before `</think>` are thoughts, if the turn, or the `prefill` of the template, began with `<think>`.
+    Calls are read where the client offered tools; if one is broken, all of the text is content, as the policy wrote it.
+    The content ends in front of the first stop string.
+    """
+    thought = ""
+    if (prefill + text).lstrip().startswith(_THINK) and _THOUGHT in text:
+        thought, _, text = text.partition(_THOUGHT)
+        thought = thought.lstrip().removeprefix(_THINK)
+    ends = [text.find(word) for word in asked.stop if word in text]
+    text = text[: min(ends)] if ends else text
+    calls = PARSER.parse(text) if asked.tools else []
+    if not calls or any(call.error for call in calls):
+        return text, [], thought
+    content = text.partition("<tool_call>")[0].strip()
+    return content, [Call(call.name, json.dumps(call.arguments)) for call in calls], thought
+
+
+def plain_text(content: Any) -> str:
+    """Return the words of a content: a text, None, or a list of parts that are texts; `Refused` for anything else."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = []
+    for part in content:
+        text = part.get("text", part.get("refusal"))
+        if not isinstance(text, str):
+            raise Refused(400, f"a content has a part of type {part.get('type')!r}; this endpoint takes texts only")
+        texts.append(text)
+    return "".join(texts)
+
+
+def text_call(name: Any, arguments: Any) -> Call:
+    """Read a call that a client sends back."""
+    if not isinstance(name, str) or not name:
+        raise Refused(400, f"the name of a tool call is {name!r}; it must be a text")
+    return Call(name, arguments if isinstance(arguments, str) else json.dumps(arguments))
+
+
+def function_schema(name: Any, description: Any, parameters: Any) -> dict[str, Any]:
+    """Write a tool in OpenAI's form."""
+    if not isinstance(name, str) or not name:
+        raise Refused(400, f"the name of a tool is {name!r}; it must be a text")
+    parameters = parameters or {"type": "object", "properties": {}}
+    function = {"name": name, "description": description or "", "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+def stop_strings(stop: Any) -> tuple[str, ...]:
+    """Read a stop string, or several."""
+    words = [stop] if isinstance(stop, str) else list(stop or ())
+    if not all(isinstance(word, str) for word in words):
+        raise Refused(400, f"stop is {stop!r:.80}; it must be a text or a list of texts")
+    return tuple(word for word in words if word)
+
+
+def token_limit(*values: Any) -> int | None:
+    """Read the first limit that is given."""
+    for value in values:
+        if value is not None:
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise Refused(400, f"the limit of tokens is {value!r:.80}; it must be a whole number of at least 1")
+            return value
+    return None
+
+
+def sse(event: Mapping[str, Any] | str, name: str | None = None) -> str:
+    """Write a server-sent event."""
+    data = event if isinstance(event, str) else json.dumps(event)
+    return (f"event: {name}\n" if name else "") + f"data: {data}\n\n"

@@ -1,0 +1,277 @@
+"""The endpoint: requests of many episodes at one address, each under the key of its episode.
+
+    client --POST--> Gateway --Exchange--> Session.inbox --next()--> the environment of the episode, in its thread
+           <--JSON or events--  Exchange.resolve(answer)  <------------------------'
+
+A key is an API key, or the first part of the path. The requests of one key are answered one after the other, in the
+order of their coming. A request that is sent again because its answer did not arrive gets that answer, and nothing is
+sampled twice; one whose client has gone before its turn came is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import queue
+import secrets
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.responses import StreamingResponse
+
+from agent_gym.errors import EnvFailure, described
+from agent_gym.gateway import anthropic, chat, responses
+from agent_gym.gateway.exchange import Answer, Asked, Protocol, Refused
+from agent_gym.serve.server import (
+    HTTPException,
+    Request,
+    Response,
+    Route,
+    Server,
+    bind,
+    get,
+    json_response,
+    read_body,
+)
+
+PROTOCOLS = {
+    "chat/completions": chat.PROTOCOL,
+    "responses": responses.PROTOCOL,
+    "messages": anthropic.PROTOCOL,
+}
+MAX_REQUEST_BYTES = 64 << 20
+_OVER = "the episode of this key is over: the agent has ended, or a limit of tokens, turns or time is reached"
+_LOCK = threading.Lock()
+_shared: Gateway | None = None  # of this process
+_RETRIED = "x-stainless-retry-count"  # the clients of OpenAI and Anthropic send it with each try after the first
+
+
+class Exchange:
+    """A request and its answer. `waiting` connections want it; `delivered` once one of them has it to its end."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.waiting, self.delivered, self.dropped = 0, False, False
+        self.result: Answer | Refused | None = None
+        self.done = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def resolve(self, result: Answer | Refused) -> None:
+        """Answer the request; any thread may call it."""
+        self.result = result
+        with suppress(RuntimeError):  # the server has ended
+            self._loop.call_soon_threadsafe(self.done.set)
+
+
+@dataclass(slots=True)
+class Ended:
+    """The agent of a session has ended, with a result or by an error."""
+
+    result: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(eq=False)
+class Session:
+    """The requests of one episode. Its environment takes them by `next`, its agent reports its end by `end`."""
+
+    key: str
+    root: str  # the address of the gateway; Anthropic's clients add the version to it themselves
+    _close: Callable[[Session], None]
+    _inbox: queue.SimpleQueue[Exchange | Ended | Callable[[], None]] = field(default_factory=queue.SimpleQueue)
+    _known: dict[bytes, Exchange] = field(default_factory=dict)  # the last exchange of each body
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _closed: bool = False
+
+    @property
+    def url(self) -> str:
+        """The base URL for clients of OpenAI's protocols."""
+        return f"{self.root}/v1"
+
+    def ask(self, digest: bytes, asked: Asked, again: bool) -> Exchange:
+        """Queue a request, or find the exchange of which it is a repetition; called by the server."""
+        with self._lock:
+            if self._closed:
+                raise Refused(410, _OVER)
+            known = self._known.get(digest)
+            if known and not known.dropped and not isinstance(known.result, Refused):
+                if again or not (known.delivered or known.waiting):
+                    known.waiting += 1
+                    return known
+            made = self._known[digest] = Exchange(asked)
+            made.waiting = 1
+            self._inbox.put(made)
+            return made
+
+    def next(self, patience_s: float) -> Exchange | Ended:
+        """Wait for the agent's next request, or for its end; what it asks of its world is done meanwhile.
+
+        Raises:
+            EnvFailure: if there is neither for so long.
+        """
+        while True:
+            try:
+                entry = self._inbox.get(timeout=patience_s)
+            except queue.Empty:
+                raise EnvFailure(f"the agent asked nothing and did not end for {patience_s:g} s") from None
+            if isinstance(entry, Exchange):
+                with self._lock:
+                    entry.dropped = not entry.waiting
+                if entry.dropped:
+                    continue
+            elif not isinstance(entry, Ended):
+                entry()
+                continue
+            return entry
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Let the thread of the environment call a function, which must not raise, when it waits for the agent."""
+        self._inbox.put(function)
+
+    def end(self, ended: Ended) -> None:
+        self._inbox.put(ended)
+
+    def close(self) -> None:
+        """Refuse what is not answered and what comes later."""
+        self._close(self)
+        with self._lock:
+            self._closed = True
+        for exchange in self._known.values():
+            if exchange.result is None:
+                exchange.resolve(Refused(410, _OVER))
+
+
+class Gateway:
+    """The server, in a thread of its own.
+
+    Args:
+        listener: where it listens, from `serve.server.bind`; by default a free port of this machine.
+        on_new: called, in the server's thread, with a session that a key which is not known has opened; None refuses
+            such keys.
+    """
+
+    def __init__(self, listener: socket.socket | None = None, on_new: Callable[[Session], None] | None = None) -> None:
+        self._sessions: dict[str, Session] = {}
+        self._on_new = on_new
+        models = {"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "agent-gym"}]}
+        routes = [Route(prefix + "/v1/{what:path}", self._answer, methods=["POST"]) for prefix in ("", "/{key}")]
+        routes += [get(prefix + "/v1/models", lambda: models) for prefix in ("", "/{key}")]
+        self._server = Server(listener or bind(port=0), routes)
+        self.url = self._server.url
+        self._thread = threading.Thread(target=self._server.serve_forever, name="gateway", daemon=True)
+        self._thread.start()
+
+    def open(self, key: str | None = None) -> Session:
+        """Open a session under a key, by default one that nobody can guess, or return the one that is open."""
+        key = key or secrets.token_urlsafe(16)
+        return self._sessions.setdefault(key, Session(key, f"{self.url}/{key}", self._forget))
+
+    @property
+    def sessions(self) -> list[Session]:
+        """Those that are open."""
+        return [*self._sessions.values()]
+
+    def close(self) -> None:
+        """Close all sessions and the server."""
+        global _shared
+        with _LOCK:
+            _shared = None if _shared is self else _shared
+        for session in self.sessions:
+            session.close()
+        self._server.__exit__()
+
+    def _forget(self, session: Session) -> None:
+        self._sessions.pop(session.key, None)
+
+    def _session(self, request: Request) -> Session:
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
+        key = request.path_params.get("key") or request.headers.get("x-api-key") or bearer
+        if session := self._sessions.get(key):
+            return session
+        if not self._on_new:
+            raise Refused(401, "no episode has this key; it may be over")
+        # A key that a client was given for another server must not get into files.
+        name = "key-" + hashlib.blake2b(key.encode(), digest_size=5).hexdigest()
+        if name not in self._sessions:
+            self._on_new(self.open(name))
+        return self._sessions[name]
+
+    async def _answer(self, request: Request) -> Response:
+        what = request.path_params["what"]
+        protocol = PROTOCOLS.get(what, chat.PROTOCOL)
+        try:
+            if what not in PROTOCOLS:
+                raise Refused(404, f"there is no /v1/{what}; there are {', '.join(PROTOCOLS)}")
+            content = await read_body(request, MAX_REQUEST_BYTES, "shorten the conversation")
+            body, asked = _read(protocol, content)
+            again = request.headers.get(_RETRIED, "0") != "0"
+            digest = hashlib.blake2b(what.encode() + b"\0" + content).digest()
+            exchange = self._session(request).ask(digest, asked, again)
+            answer = await _result(request, exchange)
+        except Refused as refused:
+            return json_response(protocol.error(refused.status, str(refused)), refused.status)
+        except HTTPException as error:
+            return json_response(protocol.error(error.status_code, str(error.detail)), error.status_code)
+        if body.get("stream"):
+            return EventStream(exchange, protocol, body, answer)
+        exchange.delivered = True
+        return json_response(protocol.write(body, answer))
+
+
+class EventStream(StreamingResponse):
+    """The events of an answer; it counts as delivered when the last of them is sent."""
+
+    def __init__(self, exchange: Exchange, protocol: Protocol, body: dict[str, Any], answer: Answer) -> None:
+        async def events() -> AsyncIterator[str]:
+            for event in protocol.events(body, answer):
+                yield event
+            exchange.delivered = True
+
+        super().__init__(events(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+
+
+def _read(protocol: Protocol, content: bytes) -> tuple[dict[str, Any], Asked]:
+    try:
+        body = json.loads(content.decode("utf-8", "replace"))
+        if not isinstance(body, dict):
+            raise Refused(400, "the body must be a JSON object")
+        asked = protocol.read(body)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Refused(400, f"the request cannot be read: {described(error)}") from error
+    if not asked.messages:
+        raise Refused(400, "the request has no messages")
+    return body, asked
+
+
+async def _result(request: Request, exchange: Exchange) -> Answer:
+    """Wait for the answer; `Refused` if there is none, or if the client goes away first."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    ends = [asyncio.ensure_future(end) for end in (exchange.done.wait(), gone())]
+    try:
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        exchange.waiting -= 1
+        for end in ends:
+            end.cancel()
+    if exchange.result is None:
+        raise Refused(499, "the client went away")
+    if isinstance(exchange.result, Refused):
+        raise exchange.result
+    return exchange.result
+
+
+def shared_gateway(gateway: Gateway | None = None) -> Gateway:
+    """Return the gateway of this process, which starts with the first episode; one that is given takes its place."""
+    global _shared
+    with _LOCK:
+        _shared = gateway or _shared or Gateway()
+        return _shared

@@ -1,0 +1,79 @@
+"""`Reply`: what the world answers to one action of the policy, and the check of what `respond` returned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_gym.chat import Message, check_content, is_content
+from agent_gym.errors import ConfigError, shown
+from agent_gym.images import Content
+from agent_gym.tools import ToolCall
+
+
+@dataclass(slots=True)
+class Reply:
+    """What the world answers to one action. `info` gets copies, so that its dicts and lists may be used again."""
+
+    text: Content = ""  # the observation, made by `images.parts` if it has images; empty is fine at the end
+    messages: list[Message] | None = None  # the same as chat messages where one text is not enough; no `text` then
+    # Raw reward terms by name, all of them in `reward_weights`, which the environment multiplies them by; numbers of
+    # numpy and torch are fine.
+    terms: dict[str, float] = field(default_factory=dict)
+    terminated: bool = False  # the task itself is over (answered, won, bought)
+    success: bool = False  # whether the task was solved; only read when the episode ends
+    # The calls that ran. Where there is neither a text nor messages, their answers are the observation.
+    tool_calls: Sequence[ToolCall] = ()
+    metrics: dict[str, float] = field(default_factory=dict)  # numbers for the log
+    error: str | None = None  # what the policy did wrong, in a word or two, if anything
+
+
+def check_reply(reply: Any, name: str, weights: Iterable[str]) -> None:
+    """Check what `respond` of the environment `name` returned, which has reward terms of these names.
+
+    Raises:
+        ConfigError: unless it is a `Reply` with fields of the right types and known terms.
+    """
+    if not isinstance(reply, Reply):
+        raise ConfigError(f"{name}.respond returned {shown(reply)}; it must return an agent_gym.Reply")
+    if wrong := _wrong_field(reply):
+        value = shown(getattr(reply, wrong[0]))
+        raise ConfigError(f"{wrong[0]} in the Reply of {name}.respond is {value}; it must be {wrong[1]}")
+    for term in reply.terms:
+        if term not in (known := list(weights)):
+            raise ConfigError(
+                f"term {term!r} is not in reward_weights of {name}; allowed: {', '.join(known) or 'none'}"
+            )
+    for message in reply.messages or ():
+        check_content(message.get("content"), f"the content of a message in the Reply of {name}.respond")
+
+
+def _wrong_field(reply: Reply) -> tuple[str, str] | None:
+    """Name a field that is not of its type, and what it must be."""
+    if not is_content(reply.text):
+        return "text", "a text, or what agent_gym.images.parts makes"
+    if not (_is_bool(reply.terminated) and _is_bool(reply.success)):
+        return "success" if _is_bool(reply.terminated) else "terminated", "True or False"
+    if not (reply.error is None or isinstance(reply.error, str)):
+        return "error", "a text or None"
+    if not isinstance(reply.terms, dict):
+        return "terms", "a dict from names to numbers"
+    if not (isinstance(reply.metrics, dict) and all([isinstance(name, str) for name in reply.metrics])):
+        return "metrics", "a dict from names to numbers"
+    calls, messages = reply.tool_calls, reply.messages
+    if not (isinstance(calls, (list, tuple)) and all([isinstance(call, ToolCall) for call in calls])):
+        return "tool_calls", "a list of ToolCall"
+    if not (messages is None or _is_chat(messages)):
+        return "messages", "None or a list of chat messages, dicts with role and content"
+    return None
+
+
+def _is_bool(value: Any) -> bool:
+    """Whether this is a bool of Python, numpy or torch."""
+    return isinstance(value, bool) or (str(getattr(value, "dtype", "")).endswith("bool") and not value.ndim)
+
+
+def _is_chat(messages: Any) -> bool:
+    known = isinstance(messages, (list, tuple)) and all(isinstance(one, Mapping) for one in messages)
+    return known and all(isinstance(one.get("role"), str) for one in messages)

@@ -1,0 +1,197 @@
+"""An agent that does to an endpoint what clients do, and keeps a log of its own; and the comparison of log and rows."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollout_tools import RandomWriter, scripted
+
+from agent_gym.evaluate import make_specs
+from agent_gym.gateway import agent_env
+from agent_gym.rollout import Budget, Episode, Runner
+from agent_gym.transcript import check_tiling
+
+Talk = list[dict[str, Any]]
+
+
+def play_agent(
+    agent: Any, tokenizer: Any, tasks: Any, reward: Any = None, policy: Any = None, budget: Any = None, **settings: Any
+) -> list[Episode]:
+    """Let an agent play each task once; without a reward each result is worth 1."""
+    env_id, kwargs = agent_env(agent, tasks, reward or (lambda task, result, transcript: 1.0), **settings)
+    policy = policy or RandomWriter()
+    with closing(Runner(policy, tokenizer, budget or Budget(max_turn_tokens=24), workers=8, max_live=64)) as runner:
+        return runner.run_share(make_specs(env_id, kwargs, split="train", seed=5))
+
+
+def run(agent: Any, tokenizer: Any, texts: Sequence[str], task: Any = None, **settings: Any) -> tuple[Episode, Any]:
+    """Let an agent play once with a policy that answers with these texts; return the episode and the agent's result."""
+    results: list[Any] = []
+
+    def reward(task: Any, result: Any, transcript: Any) -> float:
+        results.append(result)
+        return 1.0
+
+    policy = scripted(tokenizer, lambda episode: texts[len(episode.steps) % len(texts)])
+    budget = Budget(max_turn_tokens=200, max_tokens=4000)
+    (episode,) = play_agent(agent, tokenizer, [task or {"question": "q"}], reward, policy, budget, **settings)
+    return episode, results[0] if results else None
+
+
+@dataclass
+class Seen:
+    """What a client saw of an answer that it read whole."""
+
+    id: str
+    prompt: list[int]
+    ids: list[int]
+    logprobs: list[float]
+    text: str
+    continues: Seen | None = None  # the answer that stands, unchanged, at the end of its conversation
+
+
+@dataclass
+class Log:
+    """Everything that one agent sent and read."""
+
+    seen: list[Seen] = field(default_factory=list)
+    lost: int = 0  # answers that were cut off or not waited for
+    deeds: Counter[str] = field(default_factory=Counter)
+
+
+class WildAgent:
+    """Continues, forks, edits and compacts several conversations, at the same time, with retries and cut streams."""
+
+    def __init__(self) -> None:
+        self.logs: dict[int, Log] = defaultdict(Log)
+
+    async def __call__(self, client: Any, task: dict[str, Any]) -> str:
+        rng, log = random.Random(task["seed"]), self.logs[task["seed"]]
+        talks: list[tuple[Talk, Seen | None]] = [([{"role": "user", "content": f"Task {task['seed']}"}], None)]
+        deeds: list[Callable[..., Any]] = [self.go_on, self.fork, self.compact, self.side_by_side, self.again]
+        for _ in range(rng.randint(1, 6)):
+            deed = rng.choice(deeds)
+            log.deeds[deed.__name__] += 1
+            await deed(client, rng, log, talks)
+        return "done"
+
+    async def ask(self, client: Any, rng: random.Random, log: Log, talk: Talk, after: Seen | None) -> Seen | None:
+        """Send one request in one of several ways; returns None if no answer was read whole."""
+        more = {"return_token_ids": True}
+        request = {"model": "any", "messages": talk, "logprobs": True, "extra_body": more}
+        way = rng.choice(["whole", "whole", "stream", "cut", "timeout", "timeouts"])
+        log.deeds[way] += 1
+        if way == "timeout":  # resent by the agent, without a sign that it is a repetition
+            with suppress(Exception):
+                log.lost += 1
+                hasty = client.with_options(timeout=rng.uniform(0.0005, 0.01), max_retries=0)
+                await hasty.chat.completions.create(**request)
+            if rng.random() < 0.3:
+                return None
+        if way == "timeouts":  # resent by openai's client itself
+            with suppress(Exception):
+                log.lost += 1
+                hasty = client.with_options(timeout=rng.uniform(0.002, 0.02), max_retries=1)
+                return self.keep(log, await hasty.chat.completions.create(**request), after)
+        if way == "cut":
+            stream = await client.chat.completions.create(**request, stream=True)
+            for _ in range(rng.randint(0, 2)):
+                with suppress(StopAsyncIteration):
+                    await anext(stream)
+            await stream.close()
+            log.lost += 1
+            if rng.random() < 0.3:
+                return None
+        if way == "stream":
+            chunks = [chunk async for chunk in await client.chat.completions.create(**request, stream=True)]
+            assert chunks[-1].choices[0].finish_reason in ("stop", "length")
+            log.deeds["streamed"] += len("".join(chunk.choices[0].delta.content or "" for chunk in chunks)) > 0
+            log.lost += 1  # its prompt is not in the events, so that it counts as one that was not seen
+            return None
+        return self.keep(log, await client.chat.completions.create(**request), after)
+
+    @staticmethod
+    def keep(log: Log, answer: Any, after: Seen | None) -> Seen:
+        choice = answer.choices[0]
+        logprobs = [entry.logprob for entry in choice.logprobs.content]
+        log.deeds["continued"] += after is not None
+        seen = Seen(answer.id, answer.prompt_token_ids, choice.token_ids, logprobs, choice.message.content, after)
+        log.seen.append(seen)
+        return seen
+
+    async def go_on(self, client: Any, rng: random.Random, log: Log, talks: Any, place: int | None = None) -> None:
+        place = rng.randrange(len(talks)) if place is None else place
+        talk, after = talks[place]
+        if seen := await self.ask(client, rng, log, talk, after):
+            text = seen.text
+            kept: Seen | None = seen
+            form = rng.random()
+            if form < 0.2:
+                text = text.strip()
+            elif form < 0.35:
+                text, kept = text + " edited", None
+            further = [{"role": "assistant", "content": text}, {"role": "user", "content": f"more {rng.random():.3f}"}]
+            talks[place] = [*talk, *further], kept
+
+    async def fork(self, client: Any, rng: random.Random, log: Log, talks: Any) -> None:
+        talk, _ = rng.choice(talks)
+        users = [i for i, message in enumerate(talk) if message["role"] == "user"]
+        cut = rng.choice(users)
+        talks.append(([*talk[:cut], {"role": "user", "content": "another way"}], None))
+        await self.go_on(client, rng, log, talks, len(talks) - 1)
+
+    async def compact(self, client: Any, rng: random.Random, log: Log, talks: Any) -> None:
+        place = rng.randrange(len(talks))
+        talk, _ = talks[place]
+        talks[place] = [{"role": "user", "content": "summary"}, *talk[-2:]], None
+        await self.go_on(client, rng, log, talks, place)
+
+    async def side_by_side(self, client: Any, rng: random.Random, log: Log, talks: Any) -> None:
+        for number in range(rng.randint(1, 2)):
+            talks.append(([{"role": "user", "content": f"helper {number}"}], None))
+        seeds = [random.Random(rng.random()) for _ in talks]
+        await asyncio.gather(*(self.go_on(client, seed, log, talks, i) for i, seed in enumerate(seeds)))
+
+    async def again(self, client: Any, rng: random.Random, log: Log, talks: Any) -> None:
+        """The same request several times at once, as best-of-n does."""
+        talk, after = rng.choice(talks)
+        await asyncio.gather(*(self.ask(client, random.Random(rng.random()), log, talk, after) for _ in range(2)))
+
+
+def check_log(episode: Episode, log: Log, policy: RandomWriter) -> None:
+    """Hold the rows of an episode against what the client saw and what the policy wrote, each by its own log."""
+    written = policy.log_of(episode)
+    assert len(written) == len(episode.steps)
+    steps = {}
+    for k, (step, (request, generation)) in enumerate(zip(episode.steps, written, strict=True)):
+        row = episode.rows[step.row]
+        assert row.token_ids[: step.start] == request.prompt_ids, "what the policy saw"
+        assert row.token_ids[step.start : step.stop] == generation.token_ids, "what it sampled"
+        assert row.logprobs[step.start : step.stop] == generation.logprobs
+        assert (step.start, step.stop, "agent", k) in row.spans
+        steps[k] = row.token_ids[: step.start], generation.token_ids, generation.logprobs
+    for number, row in enumerate(episode.rows):
+        check_tiling(row.spans, len(row.token_ids))
+        mine = [i for step in episode.steps if step.row == number for i in range(step.start, step.stop)]
+        assert [i for i, trained in enumerate(row.action_mask) if trained] == sorted(mine), "the world is not trained"
+        assert mine, "a row without a turn"
+        assert all(value == 0 for value, trained in zip(row.logprobs, row.action_mask, strict=True) if not trained)
+    # Every token once.
+    assert sum(sum(row.action_mask) for row in episode.rows) == sum(len(one.token_ids) for _, one in written)
+    # Each answer that the client read is a step of its own; the rest are those that it did not read.
+    answers = {one.id: one for one in log.seen}
+    for one in answers.values():
+        k = next(k for k, made in steps.items() if made == (one.prompt, one.ids, one.logprobs))
+        del steps[k]
+    if not episode.truncated:
+        assert len(steps) <= log.lost
+    for one in log.seen:
+        if one.continues is not None:
+            known = [*one.continues.prompt, *one.continues.ids]
+            assert one.prompt[: len(known)] == known, "a conversation that goes on extends its ids"

@@ -1,0 +1,127 @@
+"""`agent-gym gateway`, and agents in the commands that play and train: with a real tiny model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_server import free_port
+from tiny import make_tiny_model
+
+torch = pytest.importorskip("torch")
+openai = pytest.importorskip("openai")
+
+from agent_gym.cli.main import main  # noqa: E402
+from agent_gym.evaluate import summarize  # noqa: E402
+from agent_gym.examples.agent import NUMBERS, guess, score  # noqa: E402
+from agent_gym.gateway import agent_env  # noqa: E402
+from agent_gym.rollout import from_record, read_trajectories  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(make_tiny_model(tmp_path_factory.mktemp("model")))
+
+
+def test_a_gateway_records_an_episode_for_each_key(model: str, tmp_path: Path) -> None:
+    record, port = tmp_path / "talks.jsonl", free_port()
+    url = f"http://127.0.0.1:{port}"
+
+    def talk_to_it() -> None:
+        try:
+            _wait_for(url)
+            for key, turns in (("one", 2), ("two", 1)):
+                talk: list[Any] = [{"role": "user", "content": f"I am {key}."}]
+                with openai.OpenAI(base_url=f"{url}/v1", api_key=f"sk-{key}") as client:
+                    for _ in range(turns):
+                        answer = client.chat.completions.create(model="any", messages=talk)
+                        talk += [answer.choices[0].message.model_dump(), {"role": "user", "content": "go on"}]
+            with openai.OpenAI(base_url=f"{url}/named/v1", api_key="sk-one") as client:
+                client.responses.create(model="any", input="I have a name.")
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=talk_to_it).start()
+    flags = ["--engine", "transformers", "--port", str(port), "--max_turn_tokens", "6", "--record", str(record)]
+    assert main(["gateway", "--model", model, *flags]) == 0
+    records = list(read_trajectories(record))
+    assert sorted(len(one["steps"]) for one in records) == [1, 1, 2]
+    assert all(len(one["rows"]) == 1 and one["failure"] is None and one["terminated"] for one in records)
+    assert "sk-" not in record.read_text() and "I have a name." in record.read_text()
+    two = next(one for one in records if len(one["steps"]) == 2)
+    (row,) = two["rows"]
+    assert [span[2] for span in row["spans"]] == ["user", "agent", "env", "agent"]
+    assert all(max(row["logprobs"][a:b]) < 0 for a, b, author, _ in row["spans"] if author == "agent")
+    page = tmp_path / "page.html"
+    assert main(["view", str(record), "--output", str(page)]) == 0 and "I am two." in page.read_text()
+
+
+def _wait_for(url: str) -> None:
+    for _ in range(1200):
+        with suppress(OSError):
+            urllib.request.urlopen(url + "/health", timeout=5).close()
+            return
+        time.sleep(0.1)
+    raise AssertionError("no gateway")
+
+
+def test_eval_plays_an_agent(model: str, tmp_path: Path, capsys: Any) -> None:
+    tasks, output = tmp_path / "test.jsonl", tmp_path / "games.jsonl"
+    tasks.write_text("".join(json.dumps(row) + "\n" for row in NUMBERS[:4]))
+    agent = ["--agent", "agent_gym.examples.agent:guess", "--reward", "agent_gym.examples.agent:score"]
+    playing = ["--model", model, "--engine", "transformers", "--max_turn_tokens", "4", "--output", str(output)]
+    assert main(["eval", *agent, "--tasks", str(tasks), *playing]) == 0
+    assert "Agent" in capsys.readouterr().out
+    result = summarize([from_record(record) for record in read_trajectories(output)])
+    assert (result.episodes, result.failed) == (4, 0)
+    assert main(["eval", *agent[:2], "--agent_command", "x", *playing]) == 2
+    assert main(["eval", "--tasks", str(tasks), *playing]) == 2
+    assert main(["eval", *playing]) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["grpo", "ppo"])
+def test_an_agent_is_trained_from_the_command_line(model: str, tmp_path: Path, command: str) -> None:
+    tasks = tmp_path / "train.jsonl"
+    tasks.write_text("".join(json.dumps(row) + "\n" for row in NUMBERS))
+    arguments = f"{command} --model_name_or_path {model} --agent agent_gym.examples.agent:guess --tasks {tasks}"
+    arguments += f" --reward agent_gym.examples.agent:score --output_dir {tmp_path / 'run'} --max_steps 2"
+    arguments += " --per_device_train_batch_size 8 --max_turn_tokens 2 --use_vllm false --report_to none --use_cpu true"
+    arguments += "" if command == "ppo" else " --num_generations 4"
+    assert main(arguments.split()) == 0
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_an_agent_learns(tmp_path: Path) -> None:
+    from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, task_dataset
+
+    folder = make_tiny_model(tmp_path / "model")
+    tasks = {"train": NUMBERS * 12, "validation": NUMBERS * 8}
+    settings: dict[str, Any] = {"per_device_train_batch_size": 96, "num_generations": 8, "micro_batch_size": 96}
+    settings |= {"learning_rate": 3e-3, "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 3}
+    settings |= {"max_turn_tokens": 2, "max_episode_tokens": 400, "num_iterations": 2, "epsilon_high": 0.28}
+    settings |= {"max_steps": 60, "save_strategy": "no", "report_to": "none", "use_vllm": False}
+    settings |= {"bf16": False, "use_cpu": True, "gradient_checkpointing": False, "entropy_coef": 0.003}
+    validation = task_dataset(*agent_env(guess, tasks, score), split="validation")
+    trainer = AgentGRPOTrainer(
+        str(folder),
+        args=AgentGRPOConfig(str(tmp_path / "run"), **settings),
+        agent=guess,
+        tasks=tasks,
+        reward=score,
+        eval_dataset=validation,
+    )
+    before = trainer.evaluate()
+    trainer.train()
+    after = trainer.evaluate()
+    print(f"reward {before['eval_reward']:.3f} -> {after['eval_reward']:.3f}")
+    assert before["eval_reward"] < 0.1 and after["eval_reward"] > 0.2
