@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import gymnasium
@@ -25,38 +24,20 @@ from agent_gym.chat import (
     check_content,
     copied,
     cut_to_size,
-    is_content,
     text_of,
 )
 from agent_gym.errors import ConfigError, EnvFailure, shown, unknown_arguments, whole_number
 from agent_gym.images import Content
+from agent_gym.reply import Reply, wrong_field
 from agent_gym.rewards import MAX_REWARD, plain_number, plain_numbers
 from agent_gym.spaces import Text
-from agent_gym.tools import ToolCall
-from agent_gym.transcript import PROMPT_STEP, Sampled, Transcript, plain_action
+from agent_gym.transcript import PROMPT_STEP, Sampled, Source, Transcript, kind_of, plain_action
 
 MAX_ACTION_CHARS = 1 << 20
 HISTORY_HEADING = "What happened so far:"
 CATEGORY_FIELDS = frozenset({"type", "level", "kind", "category"})
 """Fields of a data set's row that say what kind of task it is."""
 _OPTIONS = {"split", "index", "task"}
-
-
-@dataclass(slots=True)
-class Reply:
-    """What the world answers to one action. `info` gets copies, so that its dicts and lists may be used again."""
-
-    text: Content = ""  # the observation, made by `images.parts` if it has images; empty is fine at the end
-    messages: list[Message] | None = None  # the same as chat messages where one text is not enough; no `text` then
-    # Raw reward terms by name, all of them in `reward_weights`, which the environment multiplies them by; numbers of
-    # numpy and torch are fine.
-    terms: dict[str, float] = field(default_factory=dict)
-    terminated: bool = False  # the task itself is over (answered, won, bought)
-    success: bool = False  # whether the task was solved; only read when the episode ends
-    # The calls that ran. Where there is neither a text nor messages, their answers are the observation.
-    tool_calls: Sequence[ToolCall] = ()
-    metrics: dict[str, float] = field(default_factory=dict)  # numbers for the log
-    error: str | None = None  # what the policy did wrong, in a word or two, if anything
 
 
 class TextEnv(gymnasium.Env[str, str]):
@@ -87,6 +68,8 @@ class TextEnv(gymnasium.Env[str, str]):
     """Strings after which a turn is complete; the policy's engine may stop generating there."""
     inline: bool = False
     """Whether the world answers inside the policy's own turn instead of in a message of its own."""
+    author: Source = "agent"
+    """The source of what the policy writes; with the name of its role where there are several ("agent:buyer")."""
     shows_images: bool = False
     """Whether it answers with images, so that a model that is made for it on the spot has to read them."""
 
@@ -180,9 +163,13 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def history(self) -> str:
         """Return what happened so far, one numbered step after the other; "" at the start."""
-        texts = {(one.source, one.step): one.text for one in self.transcript.segments}
-        steps = [(turn, texts["agent", turn], texts["env", turn]) for turn in range(self.turn)]
-        return "\n".join(f"{turn + 1}. You: {action}\n   Answer: {answer}" for turn, action, answer in steps)
+        lines: list[str] = []
+        for one in self.transcript.segments:
+            if kind_of(one.source) == "agent":
+                lines.append(f"{len(lines) + 1}. You: {one.text}\n   Answer: ")
+            elif lines:
+                lines[-1] += one.text
+        return "\n".join(lines)
 
     def opening_system_prompt(self) -> str:
         """Return the system prompt of the episode that is starting."""
@@ -213,8 +200,19 @@ class TextEnv(gymnasium.Env[str, str]):
         self.transcript = Transcript()
         self.turn = 0
         self._over = True  # until there is something to act on
-        question, system = self.begin(task), self.opening_system_prompt()
+        observation, opening = self._open(self.begin(task))
+        self._over = False
+        return observation, opening | {
+            "tools": [*self.tool_schemas],
+            "stop": [*self.stop],
+            "task_id": self.task_id,
+            "categories": {str(name): str(kind) for name, kind in self.categories(task).items()},
+        }
+
+    def _open(self, question: Content) -> tuple[str, dict[str, Any]]:
+        """Begin the transcript; returns its text, and what `info` says of it."""
         check_content(question, f"what {type(self).__name__}.begin returned")
+        system = self.opening_system_prompt()
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
         messages, observation = cut_to_size([*messages, {"role": "user", "content": copied(question)}], "\n\n")
         # A template renders the opening as a whole, and splitting its ids by message would be a guess: all of them
@@ -222,15 +220,7 @@ class TextEnv(gymnasium.Env[str, str]):
         ids = [] if self.renderer is None else self.renderer.prompt(messages, self.template_tools)
         opening = [self.transcript.append("system", PROMPT_STEP, one["content"]) for one in messages[:-1]]
         opening.append(self.transcript.append("user", PROMPT_STEP, text_of(messages[-1]["content"]), ids))
-        self._over = False
-        info: dict[str, Any] = {
-            "messages": messages,
-            "tools": [*self.tool_schemas],
-            "stop": [*self.stop],
-            "task_id": self.task_id,
-            "categories": {str(name): str(kind) for name, kind in self.categories(task).items()},
-            "spans": [segment.span for segment in opening],
-        }
+        info: dict[str, Any] = {"messages": messages, "spans": [segment.span for segment in opening]}
         if self.renderer is not None:
             info["token_ids"], info["token_spans"] = [*ids], [opening[-1].token_span]
         return observation, info
@@ -288,8 +278,8 @@ class TextEnv(gymnasium.Env[str, str]):
 
         answers, observation = self.as_messages(reply)
         sampled, ids = self._token_ids(action, text, answers, observation, terminated)
-        agent = self.transcript.append("agent", self.turn, text, sampled)
-        world = self.transcript.append("env", self.turn, observation, ids)
+        agent = self.transcript.append(self.author, self.turn, text, sampled)
+        world = self.transcript.append(reply.source, self.turn, observation, ids)
         info: dict[str, Any] = {
             "messages": [{"role": "assistant", "content": text}, *answers],
             "spans": [agent.span, world.span],
@@ -313,7 +303,7 @@ class TextEnv(gymnasium.Env[str, str]):
         name = type(self).__name__
         if not isinstance(reply, Reply):
             raise ConfigError(f"{name}.respond returned {shown(reply)}; it must return an agent_gym.Reply")
-        if wrong := _wrong_field(reply):
+        if wrong := wrong_field(reply):
             value = shown(getattr(reply, wrong[0]))
             raise ConfigError(f"{wrong[0]} in the Reply of {name}.respond is {value}; it must be {wrong[1]}")
         for term in reply.terms:
@@ -365,33 +355,3 @@ class TextEnv(gymnasium.Env[str, str]):
             return sampled, self.renderer.inline_reply(sampled, observation)
         # A truncated episode keeps the generation prompt: a critic asks there what the next turn is worth.
         return sampled, self.renderer.reply(sampled, answers, final=terminated)
-
-
-def _wrong_field(reply: Reply) -> tuple[str, str] | None:
-    """Name a field that is not of its type, and what it must be."""
-    if not is_content(reply.text):
-        return "text", "a text, or what agent_gym.images.parts makes"
-    if not (_is_bool(reply.terminated) and _is_bool(reply.success)):
-        return "success" if _is_bool(reply.terminated) else "terminated", "True or False"
-    if not (reply.error is None or isinstance(reply.error, str)):
-        return "error", "a text or None"
-    if not isinstance(reply.terms, dict):
-        return "terms", "a dict from names to numbers"
-    if not (isinstance(reply.metrics, dict) and all([isinstance(name, str) for name in reply.metrics])):
-        return "metrics", "a dict from names to numbers"
-    calls, messages = reply.tool_calls, reply.messages
-    if not (isinstance(calls, (list, tuple)) and all([isinstance(call, ToolCall) for call in calls])):
-        return "tool_calls", "a list of ToolCall"
-    if not (messages is None or _is_chat(messages)):
-        return "messages", "None or a list of chat messages, dicts with role and content"
-    return None
-
-
-def _is_bool(value: Any) -> bool:
-    """Whether this is a bool of Python, numpy or torch."""
-    return isinstance(value, bool) or (str(getattr(value, "dtype", "")).endswith("bool") and not value.ndim)
-
-
-def _is_chat(messages: Any) -> bool:
-    known = isinstance(messages, (list, tuple)) and all(isinstance(one, Mapping) for one in messages)
-    return known and all(isinstance(one.get("role"), str) for one in messages)

@@ -56,6 +56,8 @@ from agent_gym.trainers.run_card import RunCard
 from agent_gym.trainers.schedule import RolloutScheduler, group_specs, sampled
 from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, check_task_columns, task_dataset
 
+_MEANS = "running_means"  # in the trainer's state, which checkpoints keep
+
 
 def _no_reward_function(prompts: Any, **kwargs: Any) -> list[float]:
     # TRL insists on a reward function.
@@ -270,6 +272,7 @@ class AgentGRPOTrainer(RowTrainer):
             greedy=[episode.number for episode in episodes if episode.greedy],
             process_norm=self.args.process_norm,
             outcome_weight=self.args.outcome_weight,
+            running_means=self._running_means() if self.estimator.needs_means else None,
             gather=gather,
         )
         self._take_estimate(batch, timeline, estimate)
@@ -278,6 +281,14 @@ class AgentGRPOTrainer(RowTrainer):
             number: {name: per[i, :length].tolist() for name, per in known.items() if per is not None}
             for i, (number, length) in enumerate(zip(mine, local.token_mask.sum(1).tolist(), strict=True))
         }
+
+    def _running_means(self) -> dict[str, float]:
+        """Return the means that earlier rollouts left, to be updated. A rollout that is played again begins alike."""
+        state = self.kept.get(_MEANS, {"rollout": -1, "after": {}})
+        before = state["before" if state["rollout"] == self._rollout_number else "after"]
+        after: dict[str, float] = {**before}
+        self.kept[_MEANS] = {"rollout": self._rollout_number, "before": before, "after": after}
+        return after
 
     def _evidence(self, batch: Batch, timeline: Timeline) -> dict[str, torch.Tensor]:
         if not self._kl_in_reward:

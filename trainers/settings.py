@@ -25,8 +25,8 @@ GROUPS = {
 """The groups of settings, in the order in which the help shows them."""
 
 EstimatorName = Literal[
-    "grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "gigpo", "gae", "step_gae",
-    "bilevel_gae",
+    "grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "gigpo", "rae", "gae",
+    "step_gae", "bilevel_gae",
 ]  # fmt: skip
 
 BoundedRatio = Literal[

@@ -76,6 +76,11 @@ class Life:
         episode, rollout = self.episode, self.rollout
         try:
             episode.open(*await self.call("reset", self.reset, env=True))
+            if episode.roles and not isinstance(rollout.context, AppendContext):
+                raise ConfigError(
+                    f"{episode.spec.env_id} lets the policy play {', '.join(episode.roles)}, each with a context that "
+                    "only grows: leave context out"
+                )
             while self.room() > 0:
                 turn = await self.sample()
                 if episode.asked == "summary":
@@ -136,7 +141,7 @@ class Life:
 
     def room(self) -> int:
         """How many tokens the context has left; `EnvFailure` if the prompt alone fills it."""
-        limit, length = self.budget.max_tokens, len(self.episode.rows[-1].token_ids)
+        limit, length = self.budget.max_tokens, len(self.episode.row.token_ids)
         if length >= limit and not self.episode.steps:
             raise EnvFailure(f"the prompt has {length} tokens, max_tokens is {limit}")
         return limit - length
@@ -153,7 +158,7 @@ class Life:
             stop=episode.stop if episode.asked == "act" else (),  # a summary may well quote a stop string
             seed=None if seed is None else derive_seed(seed, *place),
         )
-        row, vision = episode.rows[-1], rollout.renderer.vision
+        row, vision = episode.row, rollout.renderer.vision
         ids = [*row.token_ids, *begun]
         if vision is None:
             return Request(self.number, ids, params, episode)

@@ -1,0 +1,62 @@
+"""`Reply`: what the world answers to one action, and whether its fields are what they should be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_gym.chat import Message, is_content
+from agent_gym.images import Content
+from agent_gym.tools import ToolCall
+from agent_gym.transcript import Source, kind_of
+
+
+@dataclass(slots=True)
+class Reply:
+    """What the world answers to one action. `info` gets copies, so that its dicts and lists may be used again."""
+
+    text: Content = ""  # the observation, made by `images.parts` if it has images; empty is fine at the end
+    messages: list[Message] | None = None  # the same as chat messages where one text is not enough; no `text` then
+    # Raw reward terms by name, all of them in `reward_weights`, which the environment multiplies them by; numbers of
+    # numpy and torch are fine.
+    terms: dict[str, float] = field(default_factory=dict)
+    terminated: bool = False  # the task itself is over (answered, won, bought)
+    success: bool = False  # whether the task was solved; only read when the episode ends
+    # The calls that ran. Where there is neither a text nor messages, their answers are the observation.
+    tool_calls: Sequence[ToolCall] = ()
+    metrics: dict[str, float] = field(default_factory=dict)  # numbers for the log
+    error: str | None = None  # what the policy did wrong, in a word or two, if anything
+    source: Source = "env"  # who answers, for example "user:customer"; never the policy
+
+
+def wrong_field(reply: Reply) -> tuple[str, str] | None:
+    """Name a field that is not of its type, and what it must be."""
+    if not is_content(reply.text):
+        return "text", "a text, or what agent_gym.images.parts makes"
+    if not (_is_bool(reply.terminated) and _is_bool(reply.success)):
+        return "success" if _is_bool(reply.terminated) else "terminated", "True or False"
+    if not (reply.error is None or isinstance(reply.error, str)):
+        return "error", "a text or None"
+    if not (isinstance(reply.source, str) and kind_of(reply.source) in ("env", "user")):
+        return "source", "env or user, with a name behind a colon if there is one"
+    if not isinstance(reply.terms, dict):
+        return "terms", "a dict from names to numbers"
+    if not (isinstance(reply.metrics, dict) and all([isinstance(name, str) for name in reply.metrics])):
+        return "metrics", "a dict from names to numbers"
+    calls, messages = reply.tool_calls, reply.messages
+    if not (isinstance(calls, (list, tuple)) and all([isinstance(call, ToolCall) for call in calls])):
+        return "tool_calls", "a list of ToolCall"
+    if not (messages is None or _is_chat(messages)):
+        return "messages", "None or a list of chat messages, dicts with role and content"
+    return None
+
+
+def _is_bool(value: Any) -> bool:
+    """Whether this is a bool of Python, numpy or torch."""
+    return isinstance(value, bool) or (str(getattr(value, "dtype", "")).endswith("bool") and not value.ndim)
+
+
+def _is_chat(messages: Any) -> bool:
+    known = isinstance(messages, (list, tuple)) and all(isinstance(one, Mapping) for one in messages)
+    return known and all(isinstance(one.get("role"), str) for one in messages)
