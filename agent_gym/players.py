@@ -73,7 +73,7 @@ class PlayersEnv(TextEnv):
         opponent: who plays the roles that the policy does not: a name in `players`, the address of an OpenAI-compatible
             server ("http://127.0.0.1:8000/v1", with "#MODEL" behind it where it serves several), or "self": nobody,
             since the policy plays all of them.
-        role: the role of the policy; None draws it anew in each episode.
+        role: the role of the policy; None for that of `role_of`.
         **kwargs: see `TextEnv`.
 
     Raises:
@@ -103,10 +103,13 @@ class PlayersEnv(TextEnv):
         """Begin a game; randomness comes from `self.np_random`."""
         raise TypeError(f"{type(self).__name__} has to define start(task)")
 
+    def role_of(self, task: Any) -> str:
+        """Return the role of the policy where none was asked for; by default a random one."""
+        return self.roles[int(self.np_random.integers(len(self.roles)))]
+
     def begin(self, task: Any) -> str:
         self.game = self.start(task)
-        drawn = self.roles[int(self.np_random.integers(len(self.roles)))]
-        self.played = self.roles if self._opponent_name == SELF else (self._wanted or drawn,)
+        self.played = self.roles if self._opponent_name == SELF else (self._wanted or self.role_of(task),)
         served = self._opponent_name not in (*self.players, SELF)
         self._opponent = ServedPlayer(self._opponent_name) if served else self.players.get(self._opponent_name)
         self._books, self._paid = {}, dict[str, dict[str, float]]()
