@@ -32,7 +32,7 @@ from agent_gym.images import Content
 from agent_gym.reply import Reply, check_reply
 from agent_gym.rewards import MAX_REWARD, plain_number, plain_numbers
 from agent_gym.spaces import Text
-from agent_gym.transcript import PROMPT_STEP, Sampled, Source, Transcript, plain_action
+from agent_gym.transcript import PROMPT_STEP, Sampled, Source, Transcript, kind_of, plain_action
 
 MAX_ACTION_CHARS = 1 << 20
 HISTORY_HEADING = "What happened so far:"
@@ -70,6 +70,8 @@ class TextEnv(gymnasium.Env[str, str]):
     """Strings after which a turn is complete; the policy's engine may stop generating there."""
     inline: bool = False
     """Whether the world answers inside the policy's own turn instead of in a message of its own."""
+    author: Source = "agent"
+    """The source of what the policy writes; with the name of its role where there are several ("agent:buyer")."""
     shows_images: bool = False
     """Whether it answers with images, so that a model that is made for it on the spot has to read them."""
 
@@ -155,8 +157,11 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def opening(self, task: Any) -> tuple[list[Message], str]:
         """Start the task; return the messages before the policy's first turn, and the text of the observation."""
-        question, system = self.begin(task), self.opening_system_prompt()
+        return self._first_messages(self.begin(task))
+
+    def _first_messages(self, question: Content) -> tuple[list[Message], str]:
         check_content(question, f"what {type(self).__name__}.begin returned")
+        system = self.opening_system_prompt()
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
         return cut_to_size([*messages, {"role": "user", "content": copied(question)}], "\n\n")
 
@@ -178,9 +183,13 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def history(self) -> str:
         """Return what happened so far, one numbered step after the other; "" at the start."""
-        texts = {(one.source, one.step): one.text for one in self.transcript.segments}
-        steps = [(turn, texts["agent", turn], texts["env", turn]) for turn in range(self.turn)]
-        return "\n".join(f"{turn + 1}. You: {action}\n   Answer: {answer}" for turn, action, answer in steps)
+        lines: list[str] = []
+        for one in self.transcript.segments:
+            if kind_of(one.source) == "agent":
+                lines.append(f"{len(lines) + 1}. You: {one.text}\n   Answer: ")
+            elif lines:
+                lines[-1] += one.text
+        return "\n".join(lines)
 
     def opening_system_prompt(self) -> str:
         """Return the system prompt of the episode that is starting."""
@@ -212,6 +221,17 @@ class TextEnv(gymnasium.Env[str, str]):
         self.turn = 0
         self._over = True  # until there is something to act on
         messages, observation = self.opening(task)
+        opening = self._begin_transcript(messages)
+        self._over = False
+        return observation, opening | {
+            "tools": [*self.tool_schemas],
+            "stop": [*self.stop],
+            "task_id": self.task_id,
+            "categories": {str(name): str(kind) for name, kind in self.categories(task).items()},
+        }
+
+    def _begin_transcript(self, messages: list[Message]) -> dict[str, Any]:
+        """Write the opening into the transcript; returns what `info` says of it."""
         # A template renders the opening as a whole, and splitting its ids by message would be a guess: all of them
         # stand in the user's segment. None of them is the policy's.
         ids = [] if self.renderer is None else self.prompt_ids(messages)
@@ -220,18 +240,10 @@ class TextEnv(gymnasium.Env[str, str]):
             source: Source = "system" if message["role"] == "system" else "user"
             opening.append(self.transcript.append(source, PROMPT_STEP, text_of(message["content"])))
         opening.append(self.transcript.append("user", PROMPT_STEP, text_of(messages[-1]["content"]), ids))
-        self._over = False
-        info: dict[str, Any] = {
-            "messages": messages,
-            "tools": [*self.tool_schemas],
-            "stop": [*self.stop],
-            "task_id": self.task_id,
-            "categories": {str(name): str(kind) for name, kind in self.categories(task).items()},
-            "spans": [segment.span for segment in opening],
-        }
+        info: dict[str, Any] = {"messages": messages, "spans": [segment.span for segment in opening]}
         if self.renderer is not None:
             info["token_ids"], info["token_spans"] = [*ids], [opening[-1].token_span]
-        return observation, info
+        return info
 
     def _choose_task(self, options: Mapping[str, Any]) -> tuple[Any, str]:
         """Return the task that the options of `reset` name, or a random one, and its id, as "train/42"."""
@@ -286,8 +298,8 @@ class TextEnv(gymnasium.Env[str, str]):
 
         answers, observation = self.as_messages(reply)
         sampled, ids = self._token_ids(action, text, answers, observation, terminated)
-        agent = self.transcript.append("agent", self.turn, text, sampled)
-        world = self.transcript.append("env", self.turn, observation, ids)
+        agent = self.transcript.append(self.author, self.turn, text, sampled)
+        world = self.transcript.append(reply.source, self.turn, observation, ids)
         info: dict[str, Any] = {
             "messages": [{"role": "assistant", "content": text}, *answers],
             "spans": [agent.span, world.span],

@@ -10,6 +10,7 @@ from agent_gym.chat import Message, check_content, is_content
 from agent_gym.errors import ConfigError, shown
 from agent_gym.images import Content
 from agent_gym.tools import ToolCall
+from agent_gym.transcript import Source, kind_of
 
 
 @dataclass(slots=True)
@@ -27,6 +28,7 @@ class Reply:
     tool_calls: Sequence[ToolCall] = ()
     metrics: dict[str, float] = field(default_factory=dict)  # numbers for the log
     error: str | None = None  # what the policy did wrong, in a word or two, if anything
+    source: Source = "env"  # who answers, for example "user:customer"; never the policy
 
 
 def check_reply(reply: Any, name: str, weights: Iterable[str]) -> None:
@@ -57,6 +59,8 @@ def _wrong_field(reply: Reply) -> tuple[str, str] | None:
         return "success" if _is_bool(reply.terminated) else "terminated", "True or False"
     if not (reply.error is None or isinstance(reply.error, str)):
         return "error", "a text or None"
+    if not (isinstance(reply.source, str) and kind_of(reply.source) in ("env", "user")):
+        return "source", "env or user, with a name behind a colon if there is one"
     if not isinstance(reply.terms, dict):
         return "terms", "a dict from names to numbers"
     if not (isinstance(reply.metrics, dict) and all([isinstance(name, str) for name in reply.metrics])):

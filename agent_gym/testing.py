@@ -23,7 +23,7 @@ from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError
 from agent_gym.images import Image
 from agent_gym.tools import failed_calls
-from agent_gym.transcript import Span, check_tiling
+from agent_gym.transcript import Span, check_tiling, kind_of
 
 Log = list[tuple[Any, ...]]
 """What `reset` and then each `step` of one episode returned."""
@@ -164,11 +164,11 @@ def check_returned(env: TextEnv, log: Log) -> None:
         if n:
             _check_step(env, n - 1, middle, info)
         else:
-            outside = all(span.step == -1 and span.source != "agent" for span in info["spans"])
+            outside = all(span.step == -1 and kind_of(span.source) != "agent" for span in info["spans"])
             require(outside, "a span of reset is the agent's, or of a step")
     text = env.transcript.text
     check_tiling(spans, len(text))
-    written = [text[span.start : span.stop] for span in spans if span.source == "agent"]
+    written = [text[span.start : span.stop] for span in spans if kind_of(span.source) == "agent"]
     require(written == policy_texts(log), "the agent's spans do not hold what the policy wrote")
 
 
@@ -183,7 +183,8 @@ def _check_step(env: TextEnv, step: int, middle: list[Any], info: dict[str, Any]
     require(math.isclose(process, info["process_reward"], abs_tol=1e-6), "process_reward is not the process terms' sum")
     over = terminated or truncated
     require(("is_success" in info) == over, "is_success belongs into the last info, and into no other")
-    require([span.source for span in info["spans"]] == ["agent", "env"], "a step has a span of the agent, then the env")
+    authors = [kind_of(span.source) for span in info["spans"]]
+    require(authors in (["agent", "env"], ["agent", "user"]), "a step has a span of the agent, then the world's")
     require(all(span.step == step for span in info["spans"]), f"a span of step {step} names another step")
     require(info["messages"][0]["role"] == "assistant", "a step's first message is the policy's")
     whole = all({"name", "arguments", "error"} <= set(call) for call in info["tool_calls"])

@@ -9,20 +9,36 @@ names, special tokens or regular expressions. The invariants, each held by a tes
 - what a chat template adds around those ids (role headers, an end-of-turn that the policy did not sample) is part
   of an env segment;
 - `action_mask` is True exactly on the ids of agent segments. There is one mask, with one name and one polarity.
+
+A source may name its author. `agent:buyer` and `agent:seller` are two roles that the policy plays; the words of an
+opponent or of a customer are the world's, `env:seller` or `user:customer`, and never trained.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from agent_gym.errors import shown
 
-Source = Literal["system", "user", "agent", "env"]
+Kind = Literal["system", "user", "agent", "env"]
+Source = str
+"""A `Kind`, or a kind with the name of the author behind a colon: "agent:buyer", "user:customer", "env:buyer"."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 PROMPT_STEP = -1
 """The step of everything that stands before the policy's first turn."""
+
+
+def kind_of(source: Source) -> str:
+    """Return the kind of a source without the name: "agent" of "agent:buyer". Tokens of this kind are trained."""
+    return source.partition(":")[0]
+
+
+def name_of(source: Source) -> str:
+    """Return the name in a source, "" if it has none: "buyer" of "agent:buyer"."""
+    return source.partition(":")[2]
 
 
 class Span(NamedTuple):
@@ -44,7 +60,7 @@ class Segment(NamedTuple):
     source: Source
     step: int  # the turn it belongs to, -1 for the prompt
     text: str  # the words, without any template around them
-    # As they stand in the context, template included for every source but `agent`; empty without a tokenizer.
+    # As they stand in the context, template included for every kind but `agent`; empty without a tokenizer.
     token_ids: tuple[int, ...] = ()
     first_char: int = 0  # where it begins in the transcript
     first_token: int = 0
@@ -136,7 +152,7 @@ def action_mask(spans: Sequence[Span], length: int) -> list[bool]:
     check_tiling(spans, length)
     mask: list[bool] = []
     for span in spans:
-        mask += [span.source == "agent"] * (span.stop - span.start)
+        mask += [kind_of(span.source) == "agent"] * (span.stop - span.start)
     return mask
 
 

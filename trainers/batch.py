@@ -36,7 +36,7 @@ from agent_gym.chat import described
 from agent_gym.errors import EnvFailure
 from agent_gym.images import Image, Shown, Vision
 from agent_gym.rollout import Episode, EpisodeSpec, Row
-from agent_gym.transcript import check_tiling
+from agent_gym.transcript import check_tiling, kind_of
 
 Batch = dict[str, Any]
 """Tensors with a first dimension of rows, and, where images are shown, `RowImages`."""
@@ -83,7 +83,7 @@ class TrainingRow(NamedTuple):
         """Take a row, or its tokens up to `stop`, which leaves no image half."""
         steps = np.full(len(row.token_ids), WORLD, dtype=np.int32)
         for span in row.spans:
-            if span.source == "agent":
+            if kind_of(span.source) == "agent":
                 steps[span.start : span.stop] = span.step
         images = [image for image in row.images if stop is None or image.stop <= stop]
         return cls(
@@ -133,7 +133,7 @@ def training_episode(episode: Episode, number: int) -> TrainingEpisode:
     kept = []
     for i, row in enumerate(episode.rows):
         whole = episode.truncated and episode.steps[-1].row == i
-        stop = max((span.stop for span in row.spans if whole or span.source == "agent"), default=0)
+        stop = max((span.stop for span in row.spans if whole or kind_of(span.source) == "agent"), default=0)
         if stop:
             kept.append(TrainingRow.of(row, stop))
     process = [step.process_reward for step in episode.steps]
@@ -169,7 +169,7 @@ def _check_spans(episode: Episode) -> None:
     for number, row in enumerate(episode.rows):
         check_tiling(row.spans, len(row.token_ids))
         for start, stop, source, k in row.spans:
-            if source != "agent" or start == stop:
+            if kind_of(source) != "agent" or start == stop:
                 continue
             step = episode.steps[k] if 0 <= k < len(episode.steps) else None
             if step is None or step.row != number or not step.start <= start < stop <= step.stop:
@@ -180,11 +180,11 @@ def _check_spans(episode: Episode) -> None:
 
 
 def source_number(spec: EpisodeSpec) -> int:
-    """Number the environment of an episode: its id and its source in a mixture, which may differ in arguments alone.
+    """Number the environment of an episode by its id, its source in a mixture, and the role that the policy plays.
 
-    Rewards are of one scale within it, and only there.
+    Sources may differ in arguments alone. Rewards are of one scale within an environment, and only there.
     """
-    return _hash(f"{spec.env_id}\0{spec.source}")
+    return _hash("\0".join([spec.env_id, str(spec.source), *filter(None, [spec.role])]))
 
 
 def _hash(text: str) -> int:

@@ -18,13 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.nn.functional import pad
 
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.batch import Batch, TrainingEpisode
+
+Field = TypeVar("Field")
 
 
 def alone(mine: Any) -> list[Any]:
@@ -52,6 +54,8 @@ class Experience:
     # (N,) number of each episode's environment, None where there is one: what is scaled by the batch is scaled by the
     # episodes of the same environment.
     sources: torch.Tensor | None = None
+    # What episodes of each source earned so far, by its number as a text, as JSON has keys; `rae` updates it.
+    running_means: dict[str, float] | None = None
 
     # Returns what each process gives; for what an estimator has to know of tokens of other processes.
     gather: Callable[[Any], list[Any]] = alone
@@ -128,8 +132,8 @@ class Experience:
         return torch.zeros_like(self.outcome).scatter_add(1, self.step_of, per_token * self.token_mask)
 
 
-def required(tensor: torch.Tensor | None, name: str) -> torch.Tensor:
-    """Return an optional tensor of an `Experience`; raise `ConfigError` if it is None."""
+def required(tensor: Field | None, name: str) -> Field:
+    """Return an optional field of an `Experience`; raise `ConfigError` if it is None."""
     if tensor is None:
         raise ConfigError(
             f"this advantage estimator reads Experience.{name}, which is None; fill it in, or choose an estimator that "
@@ -241,7 +245,7 @@ def merge(parts: Sequence[tuple[Sequence[int], Experience]]) -> tuple[list[int],
     merged: dict[str, Any] = {}
     for field in fields(Experience):
         columns = [getattr(part, field.name) for part in holders]
-        if field.name == "gather":  # all are here
+        if field.name in ("gather", "running_means"):  # all are here, and alike
             continue
         if any(column is None for column in columns):
             merged[field.name] = None

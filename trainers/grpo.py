@@ -61,6 +61,8 @@ from agent_gym.trainers.schedule import RolloutScheduler, check_judge, group_spe
 from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, Rows, as_tasks, task_dataset
 from agent_gym.trainers.teachers import HintWriter, Teacher
 
+_MEANS = "running_means"  # in the trainer's state, which checkpoints keep
+
 
 def _no_reward_function(prompts: Any, **kwargs: Any) -> list[float]:
     # TRL insists on a reward function.
@@ -327,6 +329,7 @@ class AgentGRPOTrainer(RowTrainer):
             greedy=[episode.number for episode in episodes if episode.greedy],
             process_norm=self.args.process_norm,
             outcome_weight=self.args.outcome_weight,
+            running_means=self._running_means() if self.estimator.needs_means else None,
             gather=gather,
         )
         if self.teacher is not None:
@@ -345,6 +348,14 @@ class AgentGRPOTrainer(RowTrainer):
         loss = super()._loss(scores, {**inputs, "action_mask": inputs["action_mask"] & ~shown})
         self._means.add("sft/loss", -scores.logps, shown)
         return loss - self.args.sft_coef * (scores.logps * inputs[WEIGHTS]).sum() * self._loss_scale
+
+    def _running_means(self) -> dict[str, float]:
+        """Return the means that earlier rollouts left, to be updated. A rollout that is played again begins alike."""
+        state = self.kept.get(_MEANS, {"rollout": -1, "after": {}})
+        before = state["before" if state["rollout"] == self._rollout_number else "after"]
+        after: dict[str, float] = {**before}
+        self.kept[_MEANS] = {"rollout": self._rollout_number, "before": before, "after": after}
+        return after
 
     def _evidence(self, batch: Batch, timeline: Timeline) -> dict[str, torch.Tensor]:
         if not self._kl_in_reward:

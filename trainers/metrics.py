@@ -17,6 +17,7 @@ from agent_gym.evaluate import wilson_interval
 from agent_gym.policies.ranks import gather, gather_items
 from agent_gym.rollout import Episode, to_record, write_trajectories
 from agent_gym.rollout.episode import call_seconds, episode_values
+from agent_gym.transcript import kind_of
 
 TokenCredit = Mapping[str, Sequence[float]]
 """What is known of the sampled tokens of an episode, one number each: "advantages", and with a critic "values"."""
@@ -74,7 +75,7 @@ def first_turns(episodes: Sequence[Episode]) -> Iterator[list[int]]:
     for episode in episodes:
         for row in episode.rows:
             for start, stop, source, _ in row.spans:
-                if source == "agent" and left > 0:
+                if kind_of(source) == "agent" and left > 0:
                     yield row.token_ids[start:stop]
                     left -= stop - start
 

@@ -28,7 +28,7 @@ from agent_gym.judges.ledger import COUNTS
 from agent_gym.policies.base import Engine, Measured, Policy
 from agent_gym.policies.ranks import barrier_on_error, gather, gather_items
 from agent_gym.policies.transformers import TransformersPolicy
-from agent_gym.rollout import Episode, EpisodeSpec, Runner, Stream, check_failures, derive_seed
+from agent_gym.rollout import Episode, EpisodeSpec, Runner, Stream, by_role, check_failures, derive_seed
 from agent_gym.trainers.batch import source_number
 from agent_gym.trainers.continuous import IN_PLAY, ContinuousRollouts
 from agent_gym.trainers.engine import build_policy, named_weights
@@ -61,6 +61,7 @@ class RolloutScheduler:
                 self._continuous.state(trainer._rollout_number)
             specs = self._specs(rows, trainer.accelerator.process_index * len(rows), seed)
             episodes = trainer.rollout(specs, trainer.temperature)
+        episodes = self._by_role(episodes)
         returns, source_of = self._log_rewards(episodes)
         kept = set(returns)
         if args.max_refills:
@@ -75,6 +76,14 @@ class RolloutScheduler:
             kept &= {group for group, reward in greedy if reward == reward}
         self._log({"rollout/groups_kept": len(kept) / len(returns)})
         return episodes, kept
+
+    def _by_role(self, episodes: Sequence[Episode]) -> list[Episode]:
+        """Take the roles of self-play apart: from here on each is an episode."""
+        if self.trainer.args.max_refills and any(episode.roles for episode in episodes):
+            raise ConfigError(
+                "max_refills replaces tasks by their groups, and in self-play each role has one: leave it"
+            )
+        return [part for episode in episodes for part in by_role(episode)]
 
     def _refill(self, seed: int, returns: dict[int, list[float]], source_of: dict[int, int]) -> list[Episode]:
         """Play further tasks in place of those that agree (DAPO), each process its share of every round.

@@ -30,8 +30,8 @@ HINTS = ("gold", "plan")
 """What may stand in braces in `teacher_hint`."""
 
 EstimatorName = Literal[
-    "grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "gigpo", "gae", "step_gae",
-    "bilevel_gae",
+    "grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "gigpo", "rae", "gae",
+    "step_gae", "bilevel_gae",
 ]  # fmt: skip
 
 BoundedRatio = Literal[

@@ -6,6 +6,7 @@ from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
 from agent_gym.rollout.failures import Failure, check_failures, failure_summary, warn_of_expert
 from agent_gym.rollout.play import Budget, Context, derive_seed, tighten
 from agent_gym.rollout.replaying import Replay, play_again, replay
+from agent_gym.rollout.roles import by_role
 from agent_gym.rollout.runner import Rollout, Runner
 from agent_gym.rollout.stream import Stream
 from agent_gym.rollout.trajectories import (
@@ -30,6 +31,7 @@ __all__ = [
     "Runner",
     "Step",
     "Stream",
+    "by_role",
     "check_failures",
     "derive_seed",
     "failure_summary",

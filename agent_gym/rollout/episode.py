@@ -1,7 +1,8 @@
 """What a rollout produces: episodes, made of steps (what happened) and rows (what the model saw).
 
-An episode whose context only grows has one row; one whose context was rewritten has a row for each context. The spans
-of a row alone decide which tokens are the policy's. Rows and steps are written by the methods of `Episode` alone, in
+An episode whose context only grows has one row; one whose context was rewritten has a row for each context, and one
+in which the policy plays several roles has a row for each role. The spans of a row alone decide which tokens are the
+policy's. Rows and steps are written by the methods of `Episode` alone, in
 the thread that drives the engine: an episode whose time is over stays as it was, however late its environment answers.
 """
 
@@ -14,21 +15,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, repeat, starmap, takewhile
 from operator import call as call_here
-from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, get_args
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat
 
 import gymnasium
 
 from agent_gym.errors import EnvFailure, described, whole_number
 from agent_gym.images import Shown
 from agent_gym.rewards import MAX_REWARD, plain_number, plain_numbers
-from agent_gym.transcript import PROMPT_STEP, Source, Span, action_mask, check_tiling
+from agent_gym.transcript import KINDS, PROMPT_STEP, Span, action_mask, check_tiling, kind_of, name_of
 
 if TYPE_CHECKING:
     from agent_gym.policies.base import Generation
     from agent_gym.rollout.failures import Failure
 
 StepKind = Literal["act", "summary"]
-_SOURCES = get_args(Source)
 _BUG = "This is a mistake in the environment's code"
 
 
@@ -46,6 +46,7 @@ class EpisodeSpec:
     sampling_seed: int | None = None  # seeds the policy's sampling, turn by turn; None leaves it to the engine
     source: int = 0  # the number of the task's source in a mixture of data sets
     greedy: bool = False  # the policy takes its most likely token, whatever the temperature of the rollout
+    role: str = ""  # the one whose part of an episode this is, "" for the whole of it; see `by_role`
 
     @property
     def options(self) -> dict[str, Any]:
@@ -74,7 +75,7 @@ class Row:
         self.token_ids += ids
         for start, stop, source, step in spans:
             self.spans.append(Span(start + length, stop + length, source, step))
-            self.logprobs += known[start:stop] if source == "agent" else [0.0] * (stop - start)
+            self.logprobs += known[start:stop] if kind_of(source) == "agent" else [0.0] * (stop - start)
         self.images += [image.moved(length) for image in images]
 
     def cut(self, length: int) -> None:
@@ -92,7 +93,12 @@ class Row:
     @property
     def prompt_length(self) -> int:
         """Number of tokens before the first sampled one; T if there is none."""
-        return next((s.start for s in self.spans if s.source == "agent"), len(self.token_ids))
+        return next((s.start for s in self.spans if kind_of(s.source) == "agent"), len(self.token_ids))
+
+    @property
+    def role(self) -> str:
+        """The role in which the policy wrote its tokens; "" if it has none, or wrote nothing."""
+        return next((name_of(s.source) for s in self.spans if kind_of(s.source) == "agent"), "")
 
 
 @dataclass(slots=True)
@@ -116,6 +122,8 @@ class Step:
     # The optimizer step of the weights that sampled the policy's tokens, as runs of (version, number of tokens):
     # several where the turn was interrupted and went on under newer ones.
     versions: list[tuple[int, int]] = field(default_factory=list)
+    # What each role earned with this turn, by term, where the policy plays several; `reward` is the sum.
+    role_terms: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -143,6 +151,9 @@ class Episode:
     at: int = -1  # index of the row that the policy sees, while the episode is live
     turn_tokens: int | None = None  # most tokens of the next turn, where the environment allows fewer than the budget
     rebuilds: bool = False  # whether the environment writes each prompt anew, by `TextEnv.situation`
+    roles: tuple[str, ...] = ()  # those that the policy plays, where they are several (`PlayersEnv`)
+    role: str = ""  # whose turn is next
+    rows_of: dict[str, int] = field(default_factory=dict)  # the row of each role that has begun
 
     def open(self, env: gymnasium.Env[str, str], info: Mapping[str, Any], images: Sequence[Shown] = ()) -> None:
         """Begin the first row with what `env.reset` reported; `EnvFailure` if that cannot be read."""
@@ -154,8 +165,10 @@ class Episode:
             self._limit_turns(info["stop"], info)
             self.categories = dict(info.get("categories", {}))
             self.rebuilds = bool(info.get("rebuilds"))
-            self.messages += info["messages"]
+            self.roles, self.role = tuple(info.get("roles", ())), info.get("role", "")
+            self._say(info["messages"])
         self.rows.append(row)
+        self.rows_of[self.role] = 0
 
     def record(
         self,
@@ -185,18 +198,39 @@ class Episode:
             step.reward = plain_number(reward, "the reward", where, MAX_REWARD)
             step.process_reward = plain_number(info.get("process_reward", 0.0), "process_reward", where, MAX_REWARD)
             step.reward_terms = plain_numbers(info["reward_terms"], "reward term", where)
+            earned = info.get("role_terms", {})
+            step.role_terms = {role: plain_numbers(terms, "reward term", where) for role, terms in earned.items()}
+            following = info.get("next")  # what another role is told that acts next
+            if following is not None:
+                told = reported_spans(following, self._last_step(following["role"]), where)
             step.metrics = plain_numbers(info["metrics"], "metric", where)
             step.tool_calls, step.error = info["tool_calls"], info["error"]
             # The weights that sampled each token, without the tokens that the environment gave to the world.
             authors = [*chain.from_iterable(starmap(repeat, sampled.versions))]
-            kept = [version for span in spans if span.source == "agent" for version in authors[span.start : span.stop]]
+            kept = [v for span in spans if kind_of(span.source) == "agent" for v in authors[span.start : span.stop]]
             step.versions = [*Counter(kept).items()]  # these are runs, since weights only become newer
             success = bool(info.get("is_success", False))
             self._limit_turns(info.get("stop", self.stop), info)
         self.row.extend(ids, spans, sampled.logprobs, images)
-        self.messages += messages
+        self._say(messages)
         self.steps.append(step)
         self.success = success
+        if following is not None:
+            self.role = following["role"]
+            if self.role not in self.rows_of:
+                self.rows_of[self.role] = len(self.rows)
+                self.rows.append(Row())
+            self.at = self.rows_of[self.role]
+            self.row.extend(following["token_ids"], told)
+            self._say(following["messages"])
+
+    def _last_step(self, role: str) -> int:
+        """The index of a role's last step, `PROMPT_STEP` if it has none."""
+        place = self.rows_of.get(role)
+        return next((k for k in reversed(range(len(self.steps))) if self.steps[k].row == place), PROMPT_STEP)
+
+    def _say(self, messages: Iterable[dict[str, Any]]) -> None:
+        self.messages += [{**one, "player": self.role} for one in messages] if self.roles else messages
 
     def record_unanswered(self, sampled: Generation, text: str, kind: StepKind = "act") -> None:
         """Add a step that no environment has answered: a summary, or a turn in a chat."""
@@ -260,7 +294,7 @@ class Episode:
 
     @property
     def reward_terms(self) -> dict[str, float]:
-        return _sum_by_name(step.reward_terms for step in self.steps)
+        return sum_by_name(step.reward_terms for step in self.steps)
 
     @property
     def turns(self) -> int:
@@ -274,7 +308,7 @@ class Episode:
 
     @property
     def sampled_tokens(self) -> int:
-        return sum(span.stop - span.start for row in self.rows for span in row.spans if span.source == "agent")
+        return sum(span.stop - span.start for row in self.rows for span in row.spans if kind_of(span.source) == "agent")
 
 
 def episode_values(episode: Episode) -> dict[str, float]:
@@ -297,15 +331,16 @@ def episode_values(episode: Episode) -> dict[str, float]:
     for name, call in _calls(episode):
         counts.append({"episode/tool_calls": 1.0, "episode/parse_errors": float(name == "invalid")})
         counts.append({f"tool/{name}/calls": 1.0, f"tool/{name}/errors": float(call["error"])})
-    return _sum_by_name([values, *counts])
+    return sum_by_name([values, *counts])
 
 
 def call_seconds(episode: Episode) -> dict[str, float]:
     """Return the seconds that the calls of each tool took, by the tool's name."""
-    return _sum_by_name({name: call["seconds"]} for name, call in _calls(episode))
+    return sum_by_name({name: call["seconds"]} for name, call in _calls(episode))
 
 
-def _sum_by_name(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+def sum_by_name(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Add numbers of the same name."""
     totals: dict[str, float] = {}
     for part in parts:
         for name, value in part.items():
@@ -351,9 +386,9 @@ def reported_spans(info: Mapping[str, Any], step: int, where: str, sampled: int 
         wrong = f"must cover the {n} ids of info['token_ids'] in order: {error}"
         raise EnvFailure(f"{where}: info['token_spans'] {wrong}. {_BUG}") from error
     for start, stop, source, _ in spans:
-        if source not in _SOURCES:
-            wrong = f"names the source {source!r} of tokens {start} to {stop}; known: {', '.join(_SOURCES)}"
-        elif source == "agent" and stop > max(start, sampled):
+        if kind_of(source) not in KINDS:
+            wrong = f"names the source {source!r} of tokens {start} to {stop}; known: {', '.join(KINDS)}"
+        elif kind_of(source) == "agent" and stop > max(start, sampled):
             wrong = (
                 f"gives tokens {max(start, sampled)} to {stop} of info['token_ids'] to the policy, which sampled only "
                 f"the first {sampled}"

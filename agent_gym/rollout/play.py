@@ -77,6 +77,11 @@ class Life:
         episode, rollout = self.episode, self.rollout
         try:
             episode.open(*await self.call("reset", self.reset, env=True))
+            if episode.roles and not isinstance(rollout.context, AppendContext):
+                raise ConfigError(
+                    f"{episode.spec.env_id} lets the policy play {', '.join(episode.roles)}, each with a context that "
+                    "only grows: leave context out"
+                )
             while self.room() > 0:
                 turn = await self.sample()
                 if episode.asked == "summary":

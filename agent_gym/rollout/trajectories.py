@@ -13,13 +13,13 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from agent_gym.errors import ConfigError
 from agent_gym.images import Image, Shown
 from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
 from agent_gym.rollout.failures import Failure
-from agent_gym.transcript import Source, Span
+from agent_gym.transcript import KINDS, Span, kind_of
 
 FORMAT_VERSION = 1
 _NAMED = 10  # most lines that a message names
@@ -36,6 +36,7 @@ _SHAPE: Mapping[str, Any] = {
         "group": int,
         "member": int,
         "sampling_seed": (int, _MISSING),
+        "role?": str,
     },
     "task_id": str,
     "categories?": dict,
@@ -302,7 +303,7 @@ def misfit(record: Mapping[str, Any]) -> str | None:
             return f"rows[{n}] has {length} token_ids, and another number of logprobs or tokens"
         for span in row["spans"]:
             match span:
-                case [int(start), int(stop), str(source), int()] if source in get_args(Source):
+                case [int(start), int(stop), str(source), int()] if kind_of(source) in KINDS:
                     if 0 <= start <= stop <= length:
                         continue
             return f"rows[{n}] has no span {_short(span)}"

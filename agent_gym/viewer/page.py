@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.chat import text_of
+from agent_gym.transcript import KINDS, kind_of
 
 # The page's script in the order in which it runs; the last one starts it.
 SCRIPTS = ("data.js", "list.js", "tokens.js", "chat.js", "timeline.js", "episode.js", "keys.js")
-_SOURCES = ("system", "user", "agent", "env")
 _ENDED = ("success", "terminated", "truncated", "truncation", "failure", "failure_details")
 _KEPT = ("task_id", "reward", "reward_terms", *_ENDED, "seconds")
 _KEPT_OF_STEPS = ("row", "reward", "reward_terms", "tool_calls", "error", "finish_reason", "env_seconds")
@@ -131,7 +131,7 @@ def _step(
     entry = {key: step[key] for key in _KEPT_OF_STEPS} | {"kind": step.get("kind", "act")}
     if step.get("process_reward"):
         entry["process_reward"] = step["process_reward"]
-    answers = [(a, b) for a, b, source, k in row["spans"] if k == number and source != "agent"]
+    answers = [(a, b) for a, b, source, k in row["spans"] if k == number and kind_of(source) != "agent"]
     shown = [images[i] for i, start, _ in row.get("images", ()) if any(a <= start < b for a, b in answers)]
     if shown:
         entry["images"] = shown
@@ -142,10 +142,10 @@ def _step(
 
 def _row(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], tokens: _Table) -> dict[str, Any]:
     names = row.get("tokens") or [None] * len(row["token_ids"])
-    sampled = [i for start, stop, source, _ in row["spans"] if source == "agent" for i in range(start, stop)]
+    sampled = [i for start, stop, source, _ in row["spans"] if kind_of(source) == "agent" for i in range(start, stop)]
     entry: dict[str, Any] = {
         "tokens": [_number(tokens, pair) for pair in zip(row["token_ids"], names, strict=True)],
-        "spans": [[stop - start, _SOURCES.index(source), step] for start, stop, source, step in row["spans"]],
+        "spans": [[stop - start, KINDS.index(kind_of(source)), step] for start, stop, source, step in row["spans"]],
         "logprobs": [_short(row["logprobs"][i]) for i in sampled],
     }
     for name in _PER_TOKEN:

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_gym.chat import text_of
+from agent_gym.transcript import kind_of
 
 _STYLES = {
     "system": "dim",
@@ -59,7 +60,7 @@ def episode_table(records: Sequence[Record], numbers: Iterable[int] | None = Non
         question.no_wrap, question.overflow = True, "ellipsis"
         turns = sum(step.get("kind", "act") == "act" for step in record["steps"])
         spans = [span for row in record["rows"] for span in row["spans"]]
-        sampled = sum(stop - start for start, stop, source, _ in spans if source == "agent")
+        sampled = sum(stop - start for start, stop, source, _ in spans if kind_of(source) == "agent")
         facts = [_number(record["reward"]), turns, sampled, record["task_id"] or record["spec"]["env_id"]]
         table.add_row(str(number), Text(mark, colour), *map(plain, facts), question)
     return table

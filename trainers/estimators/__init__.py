@@ -21,7 +21,7 @@ __all__ = ["ESTIMATORS", "SCALES", "Credit", "Estimate", "Estimator", "Experienc
 
 
 class Estimator(NamedTuple):
-    """An estimator, and whether it needs a critic, several episodes of a task, or a greedy episode of each task.
+    """An estimator, and what it needs: a critic, several episodes of a task, a greedy one, or running means.
 
     One that `reads_tokens` gets the tokens of this process's episodes; any other gets the episodes of all processes
     `by_steps`, and its advantages are the same for all tokens of a step.
@@ -32,6 +32,7 @@ class Estimator(NamedTuple):
     needs_critic: bool = False
     needs_groups: bool = False
     needs_baseline: bool = False
+    needs_means: bool = False
 
 
 ESTIMATORS: dict[str, Estimator] = {
@@ -42,6 +43,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "reinforce_pp": Estimator(groups.reinforce_pp, reads_tokens=True),
     "reinforce_pp_baseline": Estimator(groups.reinforce_pp_baseline, needs_groups=True),
     "gigpo": Estimator(groups.gigpo, needs_groups=True),
+    "rae": Estimator(groups.rae, needs_means=True),
     "gae": Estimator(gae.estimate_gae, reads_tokens=True, needs_critic=True),
     "step_gae": Estimator(gae.estimate_step_gae, reads_tokens=True, needs_critic=True),
     "bilevel_gae": Estimator(gae.bilevel_gae, reads_tokens=True, needs_critic=True),
@@ -65,6 +67,7 @@ def assign(
     greedy: Collection[int] = (),
     process_norm: str | None = None,
     outcome_weight: float = 1.0,
+    running_means: dict[str, float] | None = None,
     gather: Callable[[Any], list[Any]],
 ) -> Estimate:
     """Estimate the advantages of this process's episodes, which are compared with those of all.
@@ -77,6 +80,7 @@ def assign(
         greedy: numbers of this process's greedy episodes, of which each group has one if the estimator needs them.
         process_norm: how process rewards are scaled, see `shape_rewards`.
         outcome_weight: factor of the outcome beside them.
+        running_means: of `rae`, which are updated; the same in all processes.
         gather: returns what each process gives; all processes call this function at the same point.
     """
     everybody, steps = merge(gather((list(numbers), local.by_steps())))
@@ -89,5 +93,5 @@ def assign(
     if estimator.needs_baseline:
         all_greedy = {number for part in gather(list(greedy)) for number in part}
         steps = with_baselines(steps, torch.tensor([number in all_greedy for number in everybody], dtype=torch.bool))
-    per_step = estimator.estimate(steps, credit).advantages
+    per_step = estimator.estimate(replace(steps, running_means=running_means), credit).advantages
     return Estimate(local.to_tokens(per_step[mine, :width]))

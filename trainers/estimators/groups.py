@@ -1,7 +1,8 @@
 """Advantages without a critic: what an episode earned, compared with other episodes.
 
 `grpo`, `dr_grpo`, `rloo` and `remax` take other attempts at the same task for the baseline; they differ in who is
-compared with whom, and in what they divide by. `gigpo` compares steps, too. REINFORCE++ normalises over the batch.
+compared with whom, and in what they divide by. `gigpo` compares steps, too. REINFORCE++ normalises over the batch, and
+`rae` compares with what the same role earned before.
 
 Shapes: N episodes, K steps, L tokens. Groups may have any size, and their members may stand in any order. What cannot
 be computed in a small case (a group of one, a batch that agrees, an episode without tokens) is 0, which for an
@@ -23,6 +24,8 @@ from agent_gym.trainers.credit import Credit, Estimate, Experience, alone, requi
 SCALES = ("group", "batch", "none")
 EPSILON = 1e-4
 """What `grpo` adds to the deviation; TRL's number."""
+DECAY = 0.95
+"""Of the running means of `rae`; SPIRAL's number."""
 TINY = 1e-8
 """What `whiten` and `normalize_process` add before they divide: too small to be a setting."""
 
@@ -230,6 +233,26 @@ def reinforce_pp_baseline(experience: Experience, credit: Credit) -> Estimate:
     """
     advantages = centre(experience.episode_returns, experience.groups)
     advantages = whitened(advantages, torch.ones_like(advantages, dtype=torch.bool), experience, credit)
+    return with_process_rewards(experience, credit, advantages)
+
+
+def rae(experience: Experience, credit: Credit) -> Estimate:
+    """Compare with a running mean of the same role in the same game: A_i = R_i - b, plus the process rewards.
+
+    Role-conditioned advantage estimation (SPIRAL, arXiv:2506.24119). In self-play the roles of a game earn different
+    amounts however well they are played, and the mean of a group of games is the same for both. Each role has b of its
+    own, 0 at first, and after each episode b <- 0.95 b + 0.05 R_i: read first and updated then, as in SPIRAL's program,
+    so that no episode is compared with itself. Episodes count in the order of their numbers.
+
+    Reads and updates `running_means`, by number of the source, which `source_number` makes of environment and role.
+    """
+    sources, means = required(experience.sources, "sources"), required(experience.running_means, "running_means")
+    returns = experience.episode_returns
+    advantages = torch.zeros_like(returns)
+    for i, (source, earned) in enumerate(zip(sources.tolist(), returns.tolist(), strict=True)):
+        before = means.get(str(source), 0.0)
+        advantages[i] = earned - before
+        means[str(source)] = DECAY * before + (1 - DECAY) * earned
     return with_process_rewards(experience, credit, advantages)
 
 

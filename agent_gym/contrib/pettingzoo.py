@@ -1,0 +1,89 @@
+"""Games as environments of PettingZoo (github.com/Farama-Foundation/PettingZoo), by its AEC interface.
+
+    from agent_gym.contrib.pettingzoo import to_aec
+    env = to_aec("AgentR1/Bargain-v0")
+
+An agent observes what its role was told since it acted last, as `{"text": ...}`, and acts by a text, as in the
+environment that the game is of. A text alone would do, but PettingZoo's own test wants a `dtype` of each observation
+that is no dict. `pettingzoo.utils.turn_based_aec_to_parallel` makes a parallel environment of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+
+from agent_gym.errors import ConfigError, require
+from agent_gym.players import PlayersEnv
+
+
+def to_aec(env_id: str, **env_kwargs: Any) -> Any:
+    """Make the game of an environment a `pettingzoo.AECEnv`. The agents are its roles; nobody else plays.
+
+    `reset` takes the seed and the options of the environment (split, index, task).
+
+    Raises:
+        ConfigError: if PettingZoo is not installed, or the environment is no `PlayersEnv`.
+    """
+    zoo = require("pettingzoo", "players")
+    env = gymnasium.make(env_id, **{**env_kwargs, "opponent": "self"}).unwrapped
+    if not isinstance(env, PlayersEnv):
+        raise ConfigError(f"{env_id} is a {type(env).__name__}; to_aec makes games of an agent_gym.players.PlayersEnv")
+
+    class GameAEC(zoo.AECEnv):  # type: ignore[name-defined,misc]
+        metadata = {"name": env_id, "render_modes": ["ansi"], "is_parallelizable": False}
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.possible_agents, self.render_mode = [*env.roles], "ansi"
+            self._space = gymnasium.spaces.Dict({"text": env.observation_space})
+
+        def observation_space(self, agent: str) -> Any:
+            return self._space
+
+        def action_space(self, agent: str) -> Any:
+            return env.action_space
+
+        def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+            # PettingZoo's own test hands over options that no environment knows.
+            known = {name: value for name, value in (options or {}).items() if name in ("split", "index", "task")}
+            observation, info = env.reset(seed=seed, options=known)
+            self.agents = [*self.possible_agents]
+            self.rewards = dict.fromkeys(self.agents, 0.0)
+            self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
+            self.terminations = dict.fromkeys(self.agents, False)
+            self.truncations = dict.fromkeys(self.agents, False)
+            self.infos: dict[str, dict[str, Any]] = {agent: {"task_id": info["task_id"]} for agent in self.agents}
+            self.agent_selection = env.role
+            self._told = {agent: env.game.opening(agent) for agent in self.agents}
+            self._told[env.role] = observation
+
+        def observe(self, agent: str) -> dict[str, str]:
+            return {"text": self._told[agent]}
+
+        def step(self, action: str | None) -> None:
+            if self.terminations[self.agent_selection] or self.truncations[self.agent_selection]:
+                self._was_dead_step(action)
+                return
+            acting = self.agent_selection
+            self._cumulative_rewards[acting] = 0.0
+            observation, _, terminated, truncated, info = env.step(str(action))
+            self.rewards = {a: sum(info["role_terms"].get(a, {}).values()) for a in self.agents}
+            self._accumulate_rewards()
+            self.infos[acting]["error"] = info["error"]
+            if terminated or truncated:
+                self.terminations = dict.fromkeys(self.agents, terminated)
+                self.truncations = dict.fromkeys(self.agents, not terminated)
+                self._told |= {agent: env.game.news(agent)[1] for agent in self.agents if agent != acting}
+                self.agent_selection = next(agent for agent in self.agents if agent != acting)
+            else:
+                self.agent_selection, self._told[env.role] = env.role, observation
+
+        def render(self) -> str:
+            return "\n".join(f"[{who}] {text}" for who, text in env.game.said)
+
+        def close(self) -> None:
+            env.close()
+
+    return GameAEC()

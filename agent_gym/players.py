@@ -1,0 +1,236 @@
+"""`PlayersEnv`: a game of several roles, each with a conversation, and secrets, of its own.
+
+A `Game` knows the rules and nothing of models. Who plays a role is a setting. The policy plays one and something
+else the others, a script or another model behind an endpoint; or, with `opponent="self"`, the policy plays them all.
+Then each role has a transcript of its own. What it writes has the source `agent:ROLE`, and what others say to it is the
+world's, `env:OTHER`. So each token that was sampled is trained once, in the row of its role.
+
+There is one policy. Two that are trained at once need two optimizers, two engines and two sets of weights in one
+trainer; here the other model is behind an endpoint, and the runs take turns.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from agent_gym.chat import Message
+from agent_gym.env import Reply, TextEnv
+from agent_gym.errors import ConfigError, EnvFailure, described, require
+from agent_gym.transcript import Transcript, kind_of
+
+SELF = "self"
+_TOKENS = 256  # of an action of a served opponent
+
+
+class Game:
+    """The rules of a game in turns. A subclass defines `roles`, `opening`, `act` and `terms`.
+
+    Attributes:
+        role: who acts next, "" when the game is over.
+        success: whether it ended as it should.
+        metrics: numbers for the log.
+    """
+
+    roles: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self) -> None:
+        self.role = self.roles[0]
+        self.success = False
+        self.metrics: dict[str, float] = {}
+        self.said: list[tuple[str, str]] = []  # by whom, and what
+        self._heard = dict.fromkeys(self.roles, 0)
+
+    def opening(self, role: str) -> str:
+        """Return what a role knows before it acts."""
+        raise TypeError(f"{type(self).__name__} has to define opening(role)")
+
+    def act(self, text: str) -> str | None:
+        """Let `role` act, and set who acts next. A complaint is returned if it was no action; it costs a turn."""
+        raise TypeError(f"{type(self).__name__} has to define act(text)")
+
+    def terms(self, role: str) -> dict[str, float]:
+        """Return the raw reward terms of a role when the game is over."""
+        raise TypeError(f"{type(self).__name__} has to define terms(role)")
+
+    def news(self, role: str) -> tuple[str, str]:
+        """Return who spoke last and what others said since this was last asked for a role."""
+        fresh = [(who, text) for who, text in self.said[self._heard[role] :] if who != role]
+        self._heard[role] = len(self.said)
+        return fresh[-1][0] if fresh else "", "\n".join(text for _, text in fresh)
+
+
+Player = Callable[[Game, str], str]
+"""From a game and the role to play to an action. A script may read the game; what it knows is its author's choice."""
+
+
+class PlayersEnv(TextEnv):
+    """Plays a `Game`. A subclass defines `start(task)`, which begins one, and `players`.
+
+    Args:
+        tasks: see `TextEnv`.
+        opponent: who plays the roles that the policy does not: a name in `players`, the address of an OpenAI-compatible
+            server ("http://127.0.0.1:8000/v1", with "#MODEL" behind it where it serves several), or "self": nobody,
+            since the policy plays all of them.
+        role: the role of the policy; None for that of `role_of`.
+        **kwargs: see `TextEnv`.
+
+    Raises:
+        ConfigError: for an opponent or a role that does not exist.
+    """
+
+    players: ClassVar[Mapping[str, Player]] = {}
+    """Opponents by name; `expert_action` plays the first one."""
+    roles: ClassVar[tuple[str, ...]] = ()
+    game: Game
+
+    def __init__(
+        self, tasks: Mapping[str, Sequence[Any]], *, opponent: str, role: str | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(tasks, **kwargs)
+        if not (opponent in (*self.players, SELF) or str(opponent).startswith(("http://", "https://"))):
+            known = ", ".join((*self.players, SELF))
+            raise ConfigError(f"opponent is {opponent!r}; allowed: {known}, or the address of a model server")
+        if role not in (None, *self.roles):
+            raise ConfigError(f"role is {role!r}; allowed: {', '.join(self.roles)}, or None for either")
+        self._opponent_name, self._wanted = opponent, role
+        self.role = ""
+        self.played: tuple[str, ...] = ()
+        self._books: dict[str, Transcript] = {}
+
+    def start(self, task: Any) -> Game:
+        """Begin a game; randomness comes from `self.np_random`."""
+        raise TypeError(f"{type(self).__name__} has to define start(task)")
+
+    def role_of(self, task: Any) -> str:
+        """Return the role of the policy where none was asked for; by default a random one."""
+        return self.roles[int(self.np_random.integers(len(self.roles)))]
+
+    def begin(self, task: Any) -> str:
+        self.game = self.start(task)
+        self.played = self.roles if self._opponent_name == SELF else (self._wanted or self.role_of(task),)
+        served = self._opponent_name not in (*self.players, SELF)
+        self._opponent = ServedPlayer(self._opponent_name) if served else self.players.get(self._opponent_name)
+        self._books, self._paid = {}, dict[str, dict[str, float]]()
+        self._let_others_act()
+        return self._take_turn()[1]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode: as `TextEnv`, with `info["role"]`, and in self-play `info["roles"]`."""
+        observation, info = super().reset(seed=seed, options=options)
+        several = {"roles": [*self.played]} if len(self.played) > 1 else {}
+        return observation, info | {"role": self.role} | several
+
+    def respond(self, action: str) -> Reply:
+        game = self.game
+        complaint = game.act(action)
+        self._let_others_act()
+        over = not game.role
+        self._paid = {role: game.terms(role) for role in self.played} if over else {}
+        terms: dict[str, float] = {}
+        for paid in self._paid.values():
+            terms = {name: terms.get(name, 0.0) + value for name, value in paid.items()}
+        who, text = "", ""
+        if complaint and not over:
+            text = complaint
+        elif not self._waits:
+            who, text = game.news(self.role)
+        return Reply(
+            text,
+            terms=terms,
+            terminated=over,
+            success=over and game.success,
+            metrics={**game.metrics},
+            error=complaint,
+            source=f"env:{who}" if who else "env",
+        )
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Let the role whose turn it is act.
+
+        In self-play the observation is what the next role is told. `info` has the tokens of the role that acted, and in
+        "next" the role that acts next, with the messages, token_ids and token_spans that its own transcript gains. The
+        reward is that of all roles; "role_terms" says which role earned what.
+        """
+        observation, reward, terminated, truncated, info = super().step(action)
+        if len(self.played) > 1:
+            info["role_terms"] = {
+                role: {name: self.weights[name] * value for name, value in paid.items()}
+                for role, paid in self._paid.items()
+            }
+            if not (terminated or truncated) and self.game.role != self.role:
+                observation, info["next"] = self._pass_on()
+        return observation, reward, terminated, truncated, info
+
+    @property
+    def _waits(self) -> bool:
+        """Whether this transcript waits for what another role of the policy says, which acts next."""
+        return bool(self.game.role) and self.game.role != self.role
+
+    def _let_others_act(self) -> None:
+        while self.game.role and self.game.role not in self.played:
+            assert self._opponent is not None
+            self.game.act(self._opponent(self.game, self.game.role))
+
+    def _take_turn(self) -> tuple[str, str]:
+        """Turn to the transcript of the role that acts next; returns who spoke, and what the role is told."""
+        role = self.role = self.game.role
+        self.author = f"agent:{role}"
+        opening = "" if role in self._books else self.game.opening(role)
+        self.transcript = self._books.setdefault(role, Transcript())
+        who, news = self.game.news(role)
+        return who, "\n\n".join(filter(None, [opening, news]))
+
+    def _pass_on(self) -> tuple[str, dict[str, Any]]:
+        known = self.game.role in self._books
+        who, text = self._take_turn()
+        if not known:
+            messages, observation = self._first_messages(text)
+            return observation, self._begin_transcript(messages) | {"role": self.role}
+        messages, observation = self.as_messages(Reply(text))
+        mine = next(one for one in reversed(self.transcript.segments) if kind_of(one.source) == "agent")
+        ids = [] if self.renderer is None else self.renderer.reply(mine.token_ids, messages)
+        told = self.transcript.append(f"env:{who}", mine.step, observation, ids)
+        info = {"role": self.role, "messages": messages, "spans": [told.span]}
+        if self.renderer is not None:
+            info |= {"token_ids": [*ids], "token_spans": [told.token_span]}
+        return observation, info
+
+    def _token_ids(
+        self, action: str, text: str, answers: list[Message], observation: str, terminated: bool
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        return super()._token_ids(action, text, answers, observation, terminated or self._waits)
+
+    def as_messages(self, reply: Reply) -> tuple[list[Message], str]:
+        return ([], "") if self._waits else super().as_messages(reply)
+
+    def expert_action(self) -> str:
+        return next(iter(self.players.values()))(self.game, self.game.role)
+
+
+class ServedPlayer:
+    """Another model as an opponent, behind an OpenAI-compatible server. It is told what its role is told.
+
+    The key is the environment's OPENAI_API_KEY. A server that fails or answers nothing fails the episode.
+    """
+
+    def __init__(self, address: str) -> None:
+        openai = require("openai", "serve")
+        url, _, self._model = address.partition("#")
+        self._client = openai.OpenAI(base_url=url, api_key=os.environ.get("OPENAI_API_KEY") or "none")
+        self._talk: dict[str, list[Message]] = {}
+
+    def __call__(self, game: Game, role: str) -> str:
+        first = role not in self._talk
+        talk = self._talk.setdefault(role, [])
+        told = "\n\n".join(filter(None, [game.opening(role) if first else "", game.news(role)[1]]))
+        talk.append({"role": "user", "content": told})
+        try:
+            self._model = self._model or self._client.models.list().data[0].id
+            answer = self._client.chat.completions.create(model=self._model, messages=talk, max_tokens=_TOKENS)
+            text = str(answer.choices[0].message.content or "")
+        except Exception as error:
+            raise EnvFailure(f"the opponent did not answer: {described(error)}") from error
+        talk.append({"role": "assistant", "content": text})
+        return text

@@ -1,0 +1,69 @@
+"""The roles of one episode taken apart, so that each can be trained on as an episode of its own.
+
+In self-play the policy plays several roles of a game (`agent_gym.players`). While it is played the game is one episode,
+with a row for each role. Rewards, baselines and groups are a role's own: what one role earned says nothing of another,
+and in a game of opponents the sum over the roles does not even change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from agent_gym.rollout.episode import Episode, Row, sum_by_name
+from agent_gym.transcript import PROMPT_STEP
+
+ROLE_GROUPS = 1 << 40
+"""How far apart the numbers of the groups are in which the roles of an episode are compared."""
+
+
+def by_role(episode: Episode) -> list[Episode]:
+    """Return an episode for each role that the policy played: its row, steps, messages and rewards.
+
+    An episode without roles is returned as it is. A role that never acted has none, unless the episode failed. Members
+    of a group are compared by role (`EpisodeSpec.group` is moved by `ROLE_GROUPS`).
+    """
+    if not episode.roles:
+        return [episode]
+    return [
+        _part(episode, role, number)
+        for number, role in enumerate(episode.roles)
+        if episode.failure or any(step.row == episode.rows_of.get(role) for step in episode.steps)
+    ]
+
+
+def _part(episode: Episode, role: str, number: int) -> Episode:
+    place = episode.rows_of.get(role)
+    mine = [k for k, step in enumerate(episode.steps) if step.row == place]
+    steps = []
+    for k, following in zip(mine, [*mine[1:], len(episode.steps)], strict=True):
+        # A turn of this role and those of the others up to its next one, which may pay it, too. It sees what was said
+        # last, just before it acts again; behind its last turn nothing, if another role had the last word. The numbers
+        # of the game at its end are those of each role.
+        step, *others = turns = episode.steps[k:following]
+        over = following == len(episode.steps)
+        terms = sum_by_name(turn.role_terms.get(role, {}) for turn in turns)
+        steps.append(
+            replace(
+                step,
+                row=0,
+                observation="" if over and others else turns[-1].observation,
+                reward=sum(terms.values()),
+                reward_terms=terms,
+                metrics=turns[-1].metrics if over else step.metrics,
+                role_terms={},
+            )
+        )
+    new = {PROMPT_STEP: PROMPT_STEP} | {k: n for n, k in enumerate(mine)}
+    return replace(
+        episode,
+        spec=replace(episode.spec, role=role, group=episode.spec.group + number * ROLE_GROUPS),
+        rows=[_renumbered(row, new) for row in episode.rows[place : place + 1]] if place is not None else [],
+        steps=steps,
+        messages=[message for message in episode.messages if message.get("player") == role],
+        roles=(),
+        rows_of={},
+    )
+
+
+def _renumbered(row: Row, new: dict[int, int]) -> Row:
+    return replace(row, spans=[span._replace(step=new[span.step]) for span in row.spans])

@@ -1,0 +1,224 @@
+"""Deal or no deal: a pool of items to divide, values that the other does not know, offers in turns.
+
+The rules, the tasks, and strategies that are known. The shape is that of Lewis et al., Deal or No Deal
+(arXiv:1706.05125): some items of each kind, values for each role that make the pool worth 10, nothing without a deal.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+from agent_gym.data import DistinctRows
+from agent_gym.errors import ConfigError
+from agent_gym.players import Game
+
+KINDS = ("book", "hat", "ball", "pen")
+TOTAL = 10
+"""What the whole pool is worth to each role."""
+SPLIT_SIZES = {"train": 20_000, "validation": 500, "test": 500}
+_FIFTHS = {"train": (0, 1, 2), "validation": (3,), "test": (4,)}  # of all pools, by split
+_MOST_ITEMS = 10
+_TALK = 300  # characters of an action that the other gets to read
+_ACTION = re.compile(r"^\W*(?:(offer)\W+(\d+(?:\D{1,3}\d+)*)|(accept|quit))\W*$", re.IGNORECASE | re.MULTILINE)
+
+Counts = tuple[int, ...]
+
+
+class Bargain(Game):
+    """Two roles make offers in turns until one accepts, one quits, or the turns are used up.
+
+    Args:
+        pool: how many items there are of each kind.
+        values: of one item of each kind, by role; `TOTAL` for the whole pool.
+        rounds: turns of each role. The last one is the second role's, and an offer in it leads nowhere.
+    """
+
+    roles: ClassVar[tuple[str, ...]] = ("first", "second")
+
+    def __init__(self, pool: Sequence[int], values: Mapping[str, Sequence[int]], rounds: int) -> None:
+        super().__init__()
+        self.pool, self.values, self.rounds = tuple(pool), {role: tuple(values[role]) for role in self.roles}, rounds
+        self.turn = 0
+        self.offer: Counts | None = None  # what the role that made it takes; the other gets the rest
+        self.deal: dict[str, Counts] = {}
+
+    def opening(self, role: str) -> str:
+        kinds = ", ".join(f"{n} {kind}" for n, kind in zip(self.pool, KINDS, strict=False))
+        worth = ", ".join(f"{kind} {value}" for value, kind in zip(self.values[role], KINDS, strict=False))
+        return f"The pool: {kinds}.\nOne is worth to you: {worth}.\nYou have {self.rounds} turns and act {role}."
+
+    def act(self, text: str) -> str | None:
+        me, found, complaint = self.role, [*_ACTION.finditer(text)], None
+        last = found[-1] if found else None
+        word = (last[1] or last[3]).lower() if last else ""
+        self.turn += 1
+        if word == "offer" and last is not None:
+            complaint = self._propose(tuple(int(one) for one in re.findall(r"\d+", last[2][:40])), text[: last.start()])
+        elif word == "accept" and self.offer is not None:
+            self.deal = {self.other(me): self.offer, me: self.rest(self.offer)}
+            self.said.append((me, "The other accepts."))
+        elif word == "quit":
+            self.said.append((me, "The other quits."))
+        else:
+            complaint = "There is no offer to accept." if word else 'End with a line "offer: ...", "accept" or "quit".'
+        if not complaint:
+            self.role = self.other(me)
+        if self.deal or word == "quit" or self.turn >= 2 * self.rounds:
+            self.role = ""
+            self.success = bool(self.deal) and all(
+                self.worth(one, self.deal[one]) >= self.fair[one] for one in self.roles
+            )
+            self.metrics = {"deal": float(bool(self.deal)), "turns": float(self.turn)}
+            self.metrics["welfare"] = sum(self.worth(one, taken) for one, taken in self.deal.items()) / TOTAL
+        return complaint
+
+    def _propose(self, wanted: Counts, talk: str) -> str | None:
+        if len(wanted) != len(self.pool) or any(n > most for n, most in zip(wanted, self.pool, strict=True)):
+            return f"An offer has {len(self.pool)} numbers, at most {written(self.pool)}."
+        self.offer, rest = wanted, self.rest(wanted)
+        other = self.other(self.role)
+        told = f"The other takes {written(wanted)}. You get {written(rest)}, worth {self.worth(other, rest)}."
+        self.said.append((self.role, "\n".join(filter(None, [talk.strip()[:_TALK], told]))))
+        return None
+
+    def terms(self, role: str) -> dict[str, float]:
+        return {"share": self.worth(role, self.deal[role]) / TOTAL if self.deal else 0.0}
+
+    def other(self, role: str) -> str:
+        """Return the role that is not this one."""
+        return self.roles[1 - self.roles.index(role)]
+
+    def rest(self, taken: Counts) -> Counts:
+        """Return what is left of the pool."""
+        return tuple(n - m for n, m in zip(self.pool, taken, strict=True))
+
+    def worth(self, role: str, items: Counts) -> int:
+        """Return what some items are worth to a role."""
+        return sum(n * value for n, value in zip(items, self.values[role], strict=True))
+
+    def splits(self) -> Iterator[Counts]:
+        """Yield what the first role may take."""
+        return itertools.product(*(range(n + 1) for n in self.pool))
+
+    @cached_property
+    def nash(self) -> Counts:
+        """What the first role takes in the division with the largest product of both shares (Nash, 1950)."""
+        return max(
+            self.splits(),
+            key=lambda one: (
+                self.worth("first", one) * self.worth("second", self.rest(one)),
+                -abs(self.worth("first", one) - self.worth("second", self.rest(one))),
+                one,
+            ),
+        )
+
+    @property
+    def fair(self) -> dict[str, int]:
+        """What each role gets of the `nash` division."""
+        return {"first": self.worth("first", self.nash), "second": self.worth("second", self.rest(self.nash))}
+
+    @property
+    def left(self) -> int:
+        """How many turns the role that acts has, this one included."""
+        return (2 * self.rounds - self.turn + 1) // 2
+
+    @property
+    def offered(self) -> int:
+        """What the standing offer is worth to the role that acts, 0 if there is none."""
+        return self.worth(self.role, self.rest(self.offer)) if self.offer else 0
+
+    def best(self, role: str, leave: int) -> Counts:
+        """Return what a role takes at most if the other is to get something worth `leave` at least."""
+        other = self.other(role)
+        able = [one for one in self.splits() if self.worth(other, self.rest(one)) >= leave]
+        return max(able, key=lambda one: (self.worth(role, one), self.worth(other, self.rest(one)), one))
+
+
+def written(items: Counts) -> str:
+    """Write how many of each kind."""
+    return " ".join(map(str, items))
+
+
+# Strategies. They know the values of both.
+
+
+def greedy(game: Game, role: str) -> str:
+    """Leave as little as the other would rather have than nothing; take an offer only if there is no turn after it.
+
+    With one round this is the equilibrium of the ultimatum game: the first leaves the least that is worth anything, the
+    second accepts whatever is.
+    """
+    assert isinstance(game, Bargain)
+    mine = game.best(role, 1)
+    last = game.left == 1 and role == "second"
+    if game.offer and game.offered >= (1 if last else game.worth(role, mine)):
+        return "accept"
+    return f"offer: {written(mine)}"
+
+
+def fair(game: Game, role: str) -> str:
+    """Ask for all at first and concede, turn by turn, down to the share of Nash's solution.
+
+    A time-dependent tactic of the linear kind (Faratin, Sierra, Jennings, 1998): aims at
+    TOTAL - (TOTAL - fair) k / n in turn k = 1..n, takes what is worth it, and offers the other as much as it leaves.
+    """
+    assert isinstance(game, Bargain)
+    aim = TOTAL - (TOTAL - game.fair[role]) * (game.rounds - game.left + 1) / game.rounds
+    if game.offer and game.offered >= aim:
+        return "accept"
+    able = [one for one in game.splits() if game.worth(role, one) >= aim]
+    other = game.other(role)
+    mine = max(able, key=lambda one: (game.worth(other, game.rest(one)), game.worth(role, one), one))
+    return f"offer: {written(mine)}"
+
+
+def expert(game: Game, role: str) -> str:
+    """Take what is worth Nash's share, else offer Nash's division."""
+    assert isinstance(game, Bargain)
+    if game.offer and game.offered >= game.fair[role]:
+        return "accept"
+    mine = game.nash if role == "first" else game.rest(game.nash)
+    return f"offer: {written(mine)}"
+
+
+class GeneratedDeals(DistinctRows):
+    """The pools and values of one split. A pool belongs to one split, and with it all that a role reads.
+
+    Args:
+        split: a key of `SPLIT_SIZES`.
+        kinds: how many kinds of items, 2 to 4.
+        size: how many at most; row i is the same at any size.
+    """
+
+    def __init__(self, split: str, kinds: int, size: int | None = None) -> None:
+        if split not in SPLIT_SIZES:
+            raise ConfigError(f"unknown split {split!r}: generated deals have {', '.join(SPLIT_SIZES)}")
+        super().__init__(SPLIT_SIZES[split] if size is None else size, key=None if split == "train" else "deal_key")
+        self.split, self.kinds = split, kinds
+        pools = [one for one in itertools.product(range(1, 7), repeat=kinds) if 4 <= sum(one) <= _MOST_ITEMS]
+        self._pools = [one for i, one in enumerate(pools) if i % 5 in _FIFTHS[split]]
+
+    def draw(self, index: int, attempt: int) -> dict[str, Any]:
+        rng = random.Random(f"bargain/{self.split}/{self.kinds}/{index}/{attempt}")
+        while True:
+            pool = rng.choice(self._pools)
+            ways = [one for one in itertools.product(range(TOTAL + 1), repeat=self.kinds) if _total(pool, one) == TOTAL]
+            if len(ways) < 2:
+                continue
+            first, second = rng.choice(ways), rng.choice(ways)
+            # Each kind is worth something to somebody, and something to both (Lewis et al.).
+            both = [(a > 0) + (b > 0) for a, b in zip(first, second, strict=True)]
+            if min(both) > 0 and max(both) > 1 and first != second:
+                break
+        values = {"first": list(first), "second": list(second)}
+        role = ("first", "second")[index % 2]
+        return {"deal_key": repr((pool, values)), "pool": list(pool), "values": values, "role": role}
+
+
+def _total(pool: Sequence[int], values: Sequence[int]) -> int:
+    return sum(n * value for n, value in zip(pool, values, strict=True))

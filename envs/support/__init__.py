@@ -1,0 +1,1 @@
+"""A shop's support desk: tools on a database, rules, and a simulated customer."""

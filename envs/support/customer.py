@@ -1,0 +1,160 @@
+"""A simulated customer, without a model: goals, a mood, and rules for what a message asks or reports.
+
+The customer asks for one thing after the other. A message of the policy may ask (for the name, the zip code, the order,
+the item, the variant, or whether to go on), wait, or report. A report is what a goal is judged by: whether it was done
+or refused, and, where the customer asks for a number or a state, this one. A message that names two numbers where one
+was asked for answers nothing, so that to list all that a database holds does not pay. The first answer counts.
+
+The customer knows no more than customers do: no price that is to be paid back, no state, no rule. What a message means
+is found by words, since the customer must be free and the same for everybody; so unusual words are met with a question,
+which costs patience, and without patience the customer leaves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+PATIENCE = {"calm": 4, "chatty": 4, "hurried": 2}
+STATES = ("pending", "shipped", "delivered", "cancelled")
+_LINES: Mapping[str, Mapping[str, str]] = {
+    "calm": {"thanks": "Thank you.", "lost": "I do not understand. Did it work?", "bye": "Goodbye."},
+    "chatty": {
+        "thanks": "Oh, that is very kind of you, thank you.",
+        "lost": "Sorry, I was talking to my neighbour. Did it work?",
+        "bye": "Have a lovely day, goodbye.",
+    },
+    "hurried": {"thanks": "Good.", "lost": "What do you mean? Did it work?", "bye": "Bye."},
+}
+# Rules, tried sentence by sentence. What asks is a question or a request; "Anything else?" asks for the next goal.
+_ASKS = re.compile(r"\?|\b(please|tell me|give me|send me|provide|i need|may i|can i|could (you|i)|share|verify)\b")
+_SLOTS = {
+    "name": re.compile(r"\b(name|who (you are|am i)|identity)\b"),
+    "zip": re.compile(r"\b(zip|postal|post ?code|identity)\b"),
+    "new zip": re.compile(r"\bnew (zip|address|postal|post ?code)|\b(where|which (zip|address)) .*\b(to|send|sent)\b"),
+    "order": re.compile(r"\border('s)? (number|no|id)\b|\b(which|what) order\b|\bnumber of (the|your) order\b"),
+    "item": re.compile(r"\b(which|what) (item|product|article|thing)\b|\bwhat .*\b(return|exchange|cancel|send back)"),
+    "variant": re.compile(r"\b(which|what) (colou?r|variant|one|size|other)\b|\bexchange .*\bfor what\b"),
+}
+_CONFIRM = re.compile(
+    r"\b(shall|should|may|can) i\b|"
+    r"\b(is (that|this) (ok|okay|right|correct|fine)|confirm|proceed|agree|do you want|would you like)\b"
+)
+_MORE = re.compile(r"\b(anything|something) (else|more)\b|\bhelp (you|with)\b|\bwhat can i do\b|\bhow can i\b")
+_WAIT = re.compile(
+    r"\b(one moment|a moment|hold on|please wait|let me|i will (check|look)|i'll (check|look)|checking)\b"
+)
+_REFUSED = re.compile(
+    r"\b(cannot|can not|can't|could not|couldn't|unable|impossible|not (possible|allowed|permitted|available|eligible)|"
+    r"can no longer|too late|isn't|is not|out of stock|refuse[ds]?|declined?|denied)\b"
+)
+_DONE = re.compile(
+    r"\b(done|cancell?ed|returned|refund(ed)?|exchanged|changed|updated|processed|completed|arranged|paid back|"
+    r"get back|will be|has been|have been|is on its way|taken care)\b"
+)
+_NUMBER = re.compile(r"(?<![\w.#-])\$?(\d+(?:\.\d{1,2})?)\b(?![-\w])")
+_STATE = re.compile(rf"\b({'|'.join(STATES)}|canceled)\b")
+_ID_DIGITS = 4  # a number of so many digits is an order, an item or a zip code
+
+
+class Customer:
+    """One customer in one episode.
+
+    Args:
+        person: `name`, `zip`, `mood`.
+        goals: dicts with `request` (the words), `slots` (answers by slot), `allowed` (whether the rules allow it),
+            `asks` (what is asked when it is done, and when it is refused; each the words, the kind "number", "state"
+            or "", and the answer).
+    """
+
+    def __init__(self, person: Mapping[str, Any], goals: list[Mapping[str, Any]]) -> None:
+        self.person, self.goals = person, goals
+        self.words = _LINES[person["mood"]]
+        self.patience = PATIENCE[person["mood"]]
+        self.place = 0  # of the present goal
+        self.right: list[bool] = []  # of each goal that is over, whether it was reported as it is
+        self.gone = False
+        self._reported: bool | None = None  # whether the present goal was done, once that was said
+        self._asked = False  # whether the customer asked for what a report lacked
+
+    @property
+    def goal(self) -> Mapping[str, Any]:
+        return self.goals[self.place]
+
+    def opening(self) -> str:
+        """Say the first request."""
+        greeting = {"calm": "Hello.", "chatty": "Hi there, I hope you are well!", "hurried": "Listen:"}
+        return f"{greeting[self.person['mood']]} {self.goal['request']}"
+
+    def hear(self, text: str) -> str:
+        """Answer a message, and go on to what comes next."""
+        sentences = [one for one in re.split(r"(?<=[?!])\s+|(?<=\.)\s+|\n+", text.lower()) if one.strip()]
+        asking = [one for one in sentences if _ASKS.search(one)]
+        slots = [slot for slot, rule in _SLOTS.items() if any(rule.search(one) for one in asking)]
+        if slots:
+            return self._give(slots)
+        questions = [one for one in sentences if "?" in one and not _MORE.search(one)]
+        if any(_CONFIRM.search(one) for one in questions):
+            return "Yes, please."
+        said = " ".join(one for one in sentences if "?" not in one)
+        done, refused = _DONE.search(said) is not None, _REFUSED.search(said) is not None
+        refused = refused or ("sorry" in said and not done)  # one may be sorry for the trouble, too
+        if self._reported is None and not (done or refused):
+            if _WAIT.search(said):
+                return self._lose_patience("I am waiting.")
+            if any(_MORE.search(one) for one in sentences):
+                return self._lose_patience(self.goal["request"])
+            return self._lose_patience(self.words["lost"])
+        if self._reported is None:
+            self._reported = not refused
+        return self._judge(said)
+
+    def _give(self, slots: list[str]) -> str:
+        known = {"name": f"My name is {self.person['name']}.", "zip": f"My zip code is {self.person['zip']}."}
+        known |= self.goal["slots"]
+        if "new zip" in slots:
+            slots = [slot for slot in slots if slot != "zip"]
+        return " ".join(known.get(slot, f"I do not know the {slot}.") for slot in slots)
+
+    def _judge(self, said: str) -> str:
+        """Take a report, or ask for what it lacks."""
+        right = self._reported == self.goal["allowed"]
+        words, kind, answer = self.goal["asks"][0 if self._reported else 1]
+        # Of a report that is wrong nothing more is asked: there is no right answer to it.
+        if not (kind and right):
+            return self._next(right)
+        found = _numbers(said) if kind == "number" else _states(said)
+        if len(found) == 1:
+            return self._next(found == {answer})
+        first, self._asked = not self._asked, True
+        if first and not found:
+            return words
+        return self._lose_patience(f"{words} Tell me one {kind}, please.")
+
+    def _next(self, right: bool) -> str:
+        self.right.append(right)
+        self._reported, self._asked = None, False
+        fallback = self.goal.get("fallback")
+        self.place += 1
+        if self.place == len(self.goals):
+            self.gone = True
+            return f"{self.words['thanks']} {self.words['bye']}"
+        return f"{'Well.' if fallback else self.words['thanks']} {self.goal['request']}"
+
+    def _lose_patience(self, words: str) -> str:
+        self.patience -= 1
+        if self.patience < 0:
+            self.gone = True
+            return f"I have had enough. {self.words['bye']}"
+        return words
+
+
+def _numbers(text: str) -> set[str]:
+    """Return the numbers of a text that are no ids, in one form: 12, 12.00 and $12 are the same."""
+    found = (match[1] for match in _NUMBER.finditer(text.replace(",", "")))
+    return {f"{float(one):g}" for one in found if len(one.partition(".")[0]) < _ID_DIGITS}
+
+
+def _states(text: str) -> set[str]:
+    return {one.replace("canceled", "cancelled") for one in _STATE.findall(text)}

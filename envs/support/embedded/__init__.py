@@ -1,0 +1,228 @@
+"""Invented customers, orders and requests: the tasks of the support desk.
+
+A row has the `person` (name, zip code, mood), the `goals` in the order in which they come up, the `content` of the
+database, and in `writes` the calls that bring it into the state that it should have at the end. A goal has what the
+customer says (`request`, `slots`, `asks`, see customer.py), whether the rules allow it, and for the expert what to look
+up (`reads`), the `call` that does it, and the messages `done` and `refused`.
+
+Row i of a split depends on the split, the difficulty and i alone. Names of people and the last digits of all numbers
+belong to one split, and every request names a number or follows one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agent_gym.data import DistinctRows
+from agent_gym.envs.names import Namer
+from agent_gym.errors import ConfigError, whole_number
+
+SPLIT_SIZES = {"train": 20_000, "validation": 1_000, "test": 1_000}
+DAYS = {"standard": 30, "gold": 60}
+"""How long after its delivery an item can be returned or exchanged, by membership."""
+_WORLDS = {"train": range(80), "validation": range(80, 88), "test": range(88, 96)}
+_LAST_DIGITS = {"train": "01234567", "validation": "8", "test": "9"}
+_FORBIDDEN = 0.4  # share of the goals that the rules do not allow
+_PRODUCTS = (
+    "mug", "lamp", "chair", "scarf", "kettle", "clock", "backpack", "blanket", "pillow", "umbrella", "vase", "watch",
+    "helmet", "jacket", "teapot", "wallet",
+)  # fmt: skip
+_VARIANTS = ("red", "blue", "green", "black", "white", "yellow", "grey", "brown")
+_REQUESTS: Mapping[str, tuple[str, ...]] = {
+    "cancel": ("I want to cancel {what}.", "Please cancel {what}.", "I do not need {what} any more, cancel it."),
+    "return": ("I want to return {what}.", "Please take back {what}.", "I do not like {what} and send it back."),
+    "exchange": ("I want another colour of {what}: {new}.", "Please exchange {what} for the {new} one."),
+    "address": ("Please send {what} to zip code {zip}.", "I moved, {what} has to go to zip code {zip}."),
+}
+_CALLS = {"cancel": "cancel_order", "return": "return_item", "exchange": "exchange_item", "address": "change_zip"}
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What a difficulty sets."""
+
+    goals: tuple[int, ...]  # how many
+    kinds: tuple[str, ...] = ("cancel", "return", "exchange", "address")
+    numbered: float = 0.0  # share of the customers who know the numbers of their orders
+    asks: bool = True  # whether they ask for an amount, or why something is refused
+    members: bool = True  # whether some are gold members, and items are older than 30 days
+    orders: int = 3  # of a customer, one for each goal at least
+    items: int = 2  # of an order, at most
+    fallback: bool = False  # whether they want an item returned that cannot be exchanged
+    moods: tuple[str, ...] = ("calm", "chatty", "hurried")
+
+
+LADDER = (
+    Level((1, 2), numbered=0.5),
+    Level((1,), ("cancel", "return"), 1.0, asks=False, members=False, orders=1, items=1, moods=("calm",)),
+    Level((1,), ("cancel", "return", "address"), 0.5, members=False, orders=2, items=1),
+    Level((2,)),
+    Level((3,), orders=4, fallback=True),
+    Level((4,), orders=6, items=3, fallback=True, moods=("hurried",)),
+)
+"""The default, then by difficulty."""
+
+
+class GeneratedTasks(DistinctRows):
+    """The tasks of one split. In train a task may come back, in the other splits none does.
+
+    Args:
+        split: a key of `SPLIT_SIZES`.
+        size: how many at most; row i is the same at any size.
+        difficulty: 1 to 5, None for a mixture.
+
+    Raises:
+        ConfigError: on an unknown split or difficulty, or a size below one.
+    """
+
+    def __init__(self, split: str, size: int | None = None, difficulty: int | None = None) -> None:
+        if split not in SPLIT_SIZES:
+            raise ConfigError(f"unknown split {split!r}: generated tasks have {', '.join(SPLIT_SIZES)}")
+        super().__init__(SPLIT_SIZES[split] if size is None else size, key=None if split == "train" else "task_key")
+        self.split = split
+        self.difficulty = 0 if difficulty is None else whole_number("difficulty", difficulty, 1, len(LADDER) - 1)
+
+    def draw(self, index: int, attempt: int) -> dict[str, Any]:
+        # A string seed goes through SHA-512, so neighbouring rows share nothing and PYTHONHASHSEED is no matter.
+        rng = random.Random(f"support/{self.split}/{self.difficulty}/{index}/{attempt}")
+        return _Draft(self.split, LADDER[self.difficulty], rng).row()
+
+
+class _Draft:
+    """One task while it is drawn."""
+
+    def __init__(self, split: str, level: Level, rng: random.Random) -> None:
+        self.level, self.rng, self._digits = level, rng, _LAST_DIGITS[split]
+        self._used: set[str] = set()
+        namer = Namer(rng.choice(_WORLDS[split]), rng)
+        self.person = {"name": namer.person(), "zip": self._number(5), "mood": rng.choice(level.moods)}
+        self.member = rng.choice(("standard", "gold")) if level.members else "standard"
+        self.numbered = rng.random() < level.numbered
+        other = {"name": namer.person(), "zip": self._number(5), "member": "standard"}
+        user = {"name": self.person["name"], "zip": self.person["zip"], "member": self.member}
+        self.users = {"u1": user, "u2": other}
+        # No two items of a task are alike, so that what a customer calls one is no other.
+        self._items = rng.sample([(p, v) for p in _PRODUCTS for v in _VARIANTS], 24)
+        self.orders: dict[str, dict[str, Any]] = {}
+        self.products: dict[str, dict[str, Any]] = {}
+        self.goals: list[dict[str, Any]] = []
+        self.writes: list[tuple[str, dict[str, str]]] = []
+
+    def row(self) -> dict[str, Any]:
+        for _ in range(self.rng.choice(self.level.goals)):
+            self._add_goal(self.rng.choice(self.level.kinds))
+        while len(self.orders) < self.level.orders:
+            self._order(*self.rng.choice((("pending", 0), ("shipped", 0), ("delivered", self.rng.randint(1, 90)))))
+        self._order("pending", 0, user="u2")
+        numbers = sorted(self.orders)  # as they are listed: not in the order of the goals
+        return {
+            "task_key": f"{self.person['name']} {' '.join(goal['request'] for goal in self.goals)}",
+            "person": self.person,
+            "numbered": self.numbered,
+            "goals": self.goals,
+            "content": {
+                "users": self.users, "orders": {one: self.orders[one] for one in numbers}, "products": self.products,
+            },
+            "writes": self.writes,
+            "type": "+".join(goal["kind"] for goal in self.goals),
+        }  # fmt: skip
+
+    def _add_goal(self, kind: str) -> None:
+        rng, level, limit = self.rng, self.level, DAYS[self.member]
+        allowed = rng.random() >= _FORBIDDEN
+        sent, late = kind in ("return", "exchange"), level.members and rng.random() < 0.7
+        days = rng.randint(max(1, limit - 29), limit) if level.members else rng.randint(1, limit)
+        if sent == allowed:
+            status = "delivered"
+        else:
+            status = "pending" if not sent or rng.random() < 0.3 else "shipped"
+        if sent and not allowed and late:
+            status, days = "delivered", rng.randint(limit + 1, limit + 30)
+        elif not sent and not allowed and rng.random() < 0.5:
+            status = "shipped"
+        number = self._order(status, days)
+        items = self.orders[number]["items"]
+        key = rng.choice(list(items))
+        item = items[key]
+        call = {"order": number} | ({"item": key} if sent else {})
+        new, zip_code = rng.choice([one for one in self.products[item["product"]] if one != item["variant"]]), ""
+        goal: dict[str, Any] = {"kind": kind, "allowed": allowed, "order": number}
+        state = ("Why not? What is its state?", "state", status)
+        if sent and status == "delivered":
+            state = ("Why not? How many days ago did it come?", "number", str(days))
+        amount = ("How much do I get back?", "number", str(item["price"]))
+        told = f"You get {item['price']} dollars back."
+        why = f"It came {days} days ago." if state[1] == "number" else f"It is {status}."
+        if kind == "cancel":
+            total = sum(one["price"] for one in items.values())
+            amount, told = (amount[0], "number", str(total)), f"You get {total} dollars back."
+        elif kind == "exchange":
+            stock = self.products[item["product"]][new]
+            stock["stock"] = status == "delivered" and (allowed or not late)
+            gap = abs(stock["price"] - item["price"])
+            amount, told = ("What is the difference in price?", "number", str(gap)), f"The difference is {gap} dollars."
+            call["variant"] = new
+        elif kind == "address":
+            zip_code = call["zip"] = self._number(5)
+            amount, told = ("", "", ""), ""
+        what = f"the {item['variant']} {item['product']}" + (f" of order {number}" if self.numbered else "")
+        if not sent:
+            what = f"order {number}" if self.numbered else f"my order with {what}"
+        if kind == "exchange" and allowed and level.fallback and rng.random() < 0.5:
+            # All is as it should be, but for the stock: the customer then wants the money.
+            stock["stock"], goal["allowed"] = False, False
+            state, why = ("", "", ""), "It is out of stock."
+        goal |= {
+            "request": rng.choice(_REQUESTS[kind]).format(what=what, new=new, zip=zip_code),
+            "slots": {
+                "order": f"It is order {number}." if self.numbered else "I do not have the number of the order.",
+                "item": f"The {item['variant']} {item['product']}.",
+                **({"variant": f"The {new} one."} if kind == "exchange" else {}),
+                **({"new zip": f"To {zip_code}."} if kind == "address" else {}),
+            },
+            "asks": [amount, state] if level.asks else [("", "", ""), ("", "", "")],
+            "reads": [("get_order", {"order": number})]
+            + ([("get_product", {"product": item["product"]})] if kind == "exchange" else []),
+            "call": (_CALLS[kind], call),
+            "done": f"Done. {told if level.asks else ''}".strip(),
+            "refused": f"Sorry, that is not possible. {why}",
+        }
+        self._take(goal)
+        if goal["allowed"] != allowed:
+            call = {"order": number, "item": key}
+            back = {**goal, "kind": "return", "allowed": True, "request": "Then I return it.", "reads": []}
+            back["asks"] = [("How much do I get back?", "number", str(item["price"])), ("", "", "")]
+            back |= {"call": ("return_item", call), "done": f"Done. You get {item['price']} dollars back."}
+            self._take(back)
+
+    def _take(self, goal: dict[str, Any]) -> None:
+        self.goals.append(goal)
+        if goal["allowed"]:
+            self.writes.append(goal["call"])
+
+    def _order(self, status: str, days: int, user: str = "u1") -> str:
+        number = f"W{self._number(4)}"
+        items = {}
+        for place in range(self.rng.randint(1, self.level.items)):
+            product, variant = self._items.pop()
+            known = self.products.setdefault(product, {})
+            for one in {variant: None, **dict.fromkeys(self.rng.sample(_VARIANTS, 3))}:
+                known.setdefault(one, {"price": self.rng.randint(5, 95), "stock": self.rng.random() < 0.7})
+            items[f"i{place + 1}"] = {"product": product, "variant": variant, "price": known[variant]["price"]}
+        zip_code = self.users[user]["zip"]
+        self.orders[number] = {
+            "user": user, "status": status, "days": days if status == "delivered" else 0, "zip": zip_code,
+            "items": items,
+        }  # fmt: skip
+        return number
+
+    def _number(self, length: int) -> str:
+        """Draw a new number of so many digits, whose last one belongs to the split."""
+        while True:
+            number = "".join(self.rng.choice("123456789") for _ in range(length - 1)) + self.rng.choice(self._digits)
+            if number not in self._used:
+                self._used.add(number)
+                return number

@@ -1,0 +1,233 @@
+"""Several roles in one episode: who wrote which token, whose reward it is, and what the trainer makes of it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium
+import pytest
+from rollout_tools import RandomWriter, play, roll
+
+from agent_gym import ConfigError, EnvFailure
+from agent_gym.players import Game, PlayersEnv
+from agent_gym.rollout import EpisodeSpec, by_role, from_record, replay, to_record
+from agent_gym.rollout.roles import ROLE_GROUPS
+from agent_gym.transcript import check_tiling, kind_of
+
+ROUNDS = 3
+
+
+class Duel(Game):
+    """Each writes words; what pays is to write more capital letters than the other. A text with "!" is no action."""
+
+    roles: ClassVar[tuple[str, ...]] = ("left", "right")
+
+    def __init__(self, secret: int) -> None:
+        super().__init__()
+        self.secret, self.turns = secret, 0
+
+    def opening(self, role: str) -> str:
+        return f"You are {role}. Your secret is {role}-{self.secret}."
+
+    def act(self, text: str) -> str | None:
+        if text == "break":
+            raise EnvFailure("the table broke")
+        self.turns += 1
+        acting = self.role
+        if "!" not in text:
+            self.said.append((acting, f"{acting} wrote: {text}"))
+            self.role = self.roles[1 - self.roles.index(acting)]
+        if self.turns >= 2 * ROUNDS:
+            self.role, self.success = "", True
+            self.metrics = {"turns": float(self.turns)}
+        return 'Do not write "!".' if "!" in text else None
+
+    def terms(self, role: str) -> dict[str, float]:
+        count = Counter({who: 0 for who in self.roles})
+        for who, text in self.said:
+            count[who] += sum(letter.isupper() for letter in text)
+        mine = count[role]
+        return {"lead": (2 * mine - count.total()) / 10, "play": 1.0}
+
+
+class DuelEnv(PlayersEnv):
+    reward_weights: ClassVar[dict[str, float]] = {"lead": 1.0, "play": 0.5}
+    default_system_prompt: ClassVar[str] = "Write."
+    roles: ClassVar[tuple[str, ...]] = Duel.roles
+    players: ClassVar[dict[str, Any]] = {"loud": lambda game, role: "AB", "shy": lambda game, role: f"a{game.turns}"}
+
+    def __init__(self, opponent: str = "shy", **kwargs: Any) -> None:
+        super().__init__({"train": range(64), "test": range(64)}, opponent=opponent, max_turns=2 * ROUNDS, **kwargs)
+
+    def start(self, task: Any) -> Duel:
+        return Duel(int(task))
+
+
+if "Toy/Duel-v0" not in gymnasium.registry:
+    gymnasium.register("Toy/Duel-v0", entry_point=DuelEnv)
+
+
+def specs(n: int, **kwargs: Any) -> list[EpisodeSpec]:
+    return [EpisodeSpec("Toy/Duel-v0", kwargs, seed=i, index=i, sampling_seed=i, group=i // 2) for i in range(n)]
+
+
+def test_each_role_has_a_row_with_its_own_secret_and_the_words_of_the_other_are_the_worlds(tokenizer: Any) -> None:
+    words = ["Aa", "b", "no!", "CC", "d", "EEE"]
+    (episode,) = roll(tokenizer, specs(1, opponent="self"), lambda episode: words[len(episode.steps)])
+    assert [step.row for step in episode.steps] == [0, 1, 0, 0, 1, 0] and episode.terminated
+    left, right = episode.rows
+    for row, role, other in ((left, "left", "right"), (right, "right", "left")):
+        check_tiling(row.spans, len(row.token_ids))
+        texts = {
+            kind: "".join(
+                tokenizer.decode(row.token_ids[span.start : span.stop])
+                for span in row.spans
+                if kind_of(span.source) == kind
+            )
+            for kind in ("user", "agent", "env")
+        }
+        assert f"secret is {role}-0" in texts["user"] and f"secret is {other}" not in tokenizer.decode(row.token_ids)
+        mine = [step.action for step in episode.steps if episode.rows[step.row] is row]
+        assert texts["agent"] == "".join(f"{action}<|im_end|>" for action in mine)
+        assert {span.source for span in row.spans if kind_of(span.source) == "agent"} == {f"agent:{role}"}
+        assert all(span.source in ("user", f"agent:{role}", f"env:{other}", "env") for span in row.spans)
+    assert "right wrote: b" in tokenizer.decode(left.token_ids) and "right wrote" not in tokenizer.decode(
+        right.token_ids
+    )
+    assert 'Do not write "!"' in tokenizer.decode(left.token_ids)
+    assert episode.reward == pytest.approx(1.0) == episode.steps[5].reward
+    earned = [[step.reward_terms for step in part.steps] for part in by_role(episode)]
+    assert earned[0] == [{}, {}, {}, pytest.approx({"lead": 0.6, "play": 0.5})]
+    assert earned[1] == [{}, pytest.approx({"lead": -0.6, "play": 0.5})]
+
+
+def test_the_rows_of_a_role_are_the_conversation_rendered_at_once(tokenizer: Any) -> None:
+    """Each row is what a chat with this role alone would be, up to its last word: no id of the other is in between."""
+    for episode in roll(tokenizer, specs(6, opponent="self"), lambda episode: f"w{len(episode.steps)}"):
+        for part in by_role(episode):
+            plain = [{name: m[name] for name in ("role", "content")} for m in part.messages]
+            whole = tokenizer.apply_chat_template(plain, tokenize=False)
+            assert tokenizer.decode(part.rows[0].token_ids) == whole.removesuffix("\n")
+
+
+def test_random_self_play_keeps_every_token_with_its_author(tokenizer: Any) -> None:
+    """40 episodes of random ids, many without an end of turn: the policy's log against the rows."""
+    policy = RandomWriter(cut=0.4)
+    episodes = play(policy, tokenizer, specs(40, opponent="self"))
+    written: dict[int, list[Any]] = {}
+    for request, generation in policy.log:
+        written.setdefault(request.episode.spec.index, []).append((list(request.prompt_ids), generation))
+    for episode in episodes:
+        assert not episode.failure
+        turns = written[episode.spec.index]
+        assert len(turns) == len(episode.steps) == 2 * ROUNDS
+        for step, (prompt, generation) in zip(episode.steps, turns, strict=True):
+            row = episode.rows[step.row]
+            assert (
+                row.token_ids[: step.start] == prompt and row.token_ids[step.start : step.stop] == generation.token_ids
+            )
+            assert row.logprobs[step.start : step.stop] == generation.logprobs
+        masked = sum(sum(row.action_mask) for row in episode.rows)
+        assert masked == sum(len(generation.token_ids) for _, generation in turns) == episode.sampled_tokens
+
+
+@pytest.mark.parametrize("role", ["left", "right"])
+def test_against_a_script_there_is_one_row_and_the_scripts_words_are_never_trained(tokenizer: Any, role: str) -> None:
+    (episode,) = roll(tokenizer, specs(1, opponent="loud", role=role), lambda episode: "x")
+    (row,) = episode.rows
+    world = "".join(
+        tokenizer.decode(row.token_ids[s.start : s.stop]) for s in row.spans if kind_of(s.source) != "agent"
+    )
+    assert world.count("wrote: AB") == (2 if role == "left" else 3) + (role == "left")
+    assert {s.source for s in row.spans if kind_of(s.source) == "agent"} == {f"agent:{role}"}
+    assert episode.reward == pytest.approx(-0.6 + 0.5) and by_role(episode) == [episode]
+
+
+def test_parts_are_whole_episodes_of_one_role(tokenizer: Any) -> None:
+    episodes = roll(tokenizer, specs(4, opponent="self"), lambda episode: "AA" if episode.role == "left" else "b")
+    for episode in episodes:
+        left, right = by_role(episode)
+        assert (left.reward, right.reward) == pytest.approx((1.1, -0.1)) and left.spec.role == "left"
+        assert right.spec.group == episode.spec.group + ROLE_GROUPS and left.spec.group == episode.spec.group
+        assert left.sampled_tokens + right.sampled_tokens == episode.sampled_tokens
+        assert [step.observation for step in left.steps] == ["right wrote: b", "right wrote: b", ""]
+        assert right.steps[-1].metrics == left.steps[-1].metrics == {"turns": 6.0}
+        for part in (left, right):
+            for k, step in enumerate(part.steps):
+                assert all(s.step == k for s in part.rows[0].spans if s.start == step.start)
+        record = to_record(episode, tokenizer)
+        assert replay(record) == [] and to_record(from_record(record), tokenizer) == record
+        assert from_record(to_record(right)).spec.role == "right"
+
+
+def test_a_failure_fails_both_roles_and_other_contexts_are_refused(tokenizer: Any) -> None:
+    act = lambda episode: "break" if len(episode.steps) == 2 and episode.spec.index == 0 else "a"  # noqa: E731
+    broken, fine = roll(tokenizer, specs(2, opponent="self"), act)
+    assert [math.isnan(part.reward) for part in (*by_role(broken), *by_role(fine))] == [True, True, False, False]
+    with pytest.raises(ConfigError, match="left, right.*leave context out"):
+        roll(tokenizer, specs(1, opponent="self"), lambda episode: "a", context="window:1")
+    for wrong in ({"opponent": "nobody"}, {"role": "middle"}):
+        with pytest.raises(ConfigError, match="allowed"):
+            DuelEnv(**wrong)
+
+
+def test_the_trainer_compares_roles_with_themselves_and_rae_keeps_a_mean_for_each(tmp_path: Path) -> None:
+    """The advantage of every token by the formula: its role's return against the running mean of this role."""
+    pytest.importorskip("trl")
+    from trainer_tools import trained
+
+    options = {"advantage_estimator": "rae", "env": "Toy/Duel-v0", "env_kwargs": {"opponent": "self"}, "max_steps": 2}
+    trainer, batches, episodes = trained(tmp_path, **options, per_device_train_batch_size=4, max_episode_tokens=2000)
+    means, size = {"left": 0.0, "right": 0.0}, len(episodes) // 2
+    for number, batch in enumerate(batches):
+        parts = [part for episode in episodes[number * size :][:size] for part in by_role(episode)]
+        expected = {}
+        for part in sorted(parts, key=lambda part: (part.spec.group, part.spec.member)):
+            expected[tuple(part.rows[0].token_ids[: part.steps[-1].stop])] = part.reward - means[part.spec.role]
+            means[part.spec.role] = 0.95 * means[part.spec.role] + 0.05 * part.reward
+        mask, ids, attended = batch["action_mask"], batch["input_ids"], batch["attention_mask"].sum(1)
+        assert len(expected) == int((batch["episode_of"] >= 0).sum()) == 2 * size
+        for row in range(2 * size):
+            advantage = expected[tuple(ids[row, : attended[row]].tolist())]
+            assert batch["advantages"][row][mask[row]].tolist() == pytest.approx(
+                [advantage] * int(mask[row].sum()), abs=1e-6
+            )
+            assert not batch["advantages"][row][~mask[row]].any()
+    kept = trainer.state.stateful_callbacks["running_means"]["after"]
+    assert sorted(kept.values()) == pytest.approx(sorted(means.values()))
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "gigpo", "gae"])
+def test_every_kind_of_estimator_takes_the_roles_as_episodes(tmp_path: Path, estimator: str) -> None:
+    pytest.importorskip("trl")
+    from trainer_tools import trained
+
+    options: dict[str, Any] = {"env": "Toy/Duel-v0", "env_kwargs": {"opponent": "self"}, "max_steps": 1}
+    trainer, (batch,), episodes = trained(
+        tmp_path, **options, advantage_estimator=estimator, ppo=estimator == "gae", trajectories_per_step=9
+    )
+    assert int((batch["episode_of"] >= 0).sum()) == 2 * len(episodes)
+    if estimator == "grpo":  # zero-sum: in a group of games without roles there would be no spread at all
+        assert trainer.state.log_history[0]["reward_std"] > 0
+
+
+@pytest.mark.parametrize("uses", [1, 2])
+def test_a_resumed_run_of_self_play_goes_on_with_its_means(tmp_path: Path, uses: int) -> None:
+    """With two uses of a rollout the checkpoint is between them: it is played again, and must not count twice."""
+    pytest.importorskip("trl")
+    from trainer_tools import distance, make_trainer, weights
+
+    options: dict[str, Any] = {
+        "env": "Toy/Duel-v0", "env_kwargs": {"opponent": "self"}, "advantage_estimator": "rae", "max_steps": uses + 1,
+        "save_strategy": "steps", "save_steps": 1, "per_device_train_batch_size": 4, "steps_per_generation": uses,
+    }  # fmt: skip
+    straight = make_trainer(tmp_path / "run", **options)
+    straight.train()
+    resumed = make_trainer(tmp_path / "again", **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-1"))
+    means = [trainer.state.stateful_callbacks["running_means"] for trainer in (straight, resumed)]
+    assert means[0] == means[1] and means[0]["before"]
+    assert uses == 2 or distance(weights(resumed.model), weights(straight.model)) == 0

@@ -1,0 +1,187 @@
+"""The support desk: what the customer understands, what breaks a rule, and that no message pays but the right one."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from typing import Any
+
+import pytest
+from rollout_tools import roll
+
+from agent_gym import ConfigError, make
+from agent_gym.envs.support.customer import PATIENCE, Customer
+from agent_gym.envs.support.env import SupportEnv
+from agent_gym.rollout import EpisodeSpec
+from agent_gym.transcript import kind_of
+
+
+def finish(env: Any, actions: Any, index: int, split: str = "test") -> dict[str, Any]:
+    """Play a task with the actions and then the last of them, and return the last info."""
+    env.reset(seed=index, options={"split": split, "index": index})
+    actions = iter(actions)
+    last = ""
+    while True:
+        last = next(actions, last)
+        *_, terminated, truncated, info = env.step(last)
+        if terminated or truncated:
+            return info
+
+
+def experts(env: Any, style: str = "default") -> Any:
+    while True:
+        yield env.expert_action(style)
+
+
+@pytest.mark.parametrize("difficulty", [None, 1, 2, 3, 4, 5])
+def test_the_expert_solves_what_it_looks_up_and_obedience_solves_what_is_allowed(difficulty: int | None) -> None:
+    env = SupportEnv(difficulty=difficulty)
+    for index in range(25):
+        assert finish(env, experts(env), index)["is_success"]
+        allowed = all(goal["allowed"] for goal in env.tasks["test"][index]["goals"])
+        info = finish(env, experts(env, "eager"), index)
+        assert info["is_success"] == allowed and (allowed or info["metrics"]["database"] == 0.0)
+    assert len(env.tasks["train"][0]["goals"]) == {None: 1, 1: 1, 2: 1, 3: 2, 4: 3, 5: 4}[difficulty] or difficulty in (
+        4,
+        5,
+        None,
+    )
+
+
+def one_customer(mood: str = "calm", *, allowed: bool = True) -> Customer:
+    goal = {
+        "request": "I want to return the red mug.", "slots": {"order": "It is order W1238.", "item": "The red mug."},
+        "allowed": allowed,
+        "asks": [("How much do I get back?", "number", "12"), ("Why not? What is its state?", "state", "shipped")],
+    }  # fmt: skip
+    return Customer({"name": "Bada Gamo", "zip": "12348", "mood": mood}, [goal])
+
+
+@pytest.mark.parametrize(
+    ("message", "answer"),
+    [
+        ("May I have your name and zip code, please?", "My name is Bada Gamo. My zip code is 12348."),
+        ("To verify your identity: who am I speaking with? Please share your postal code.", "My zip code is 12348."),
+        ("Could you tell me the order number?", "It is order W1238."),
+        ("Which order is it?", "It is order W1238."),
+        ("Please provide your order's ID and your name.", "My name is Bada Gamo. It is order W1238."),
+        ("What would you like to return?", "The red mug."),
+        ("Which colour?", "I do not know the variant."),
+        ("Shall I take it back? The refund would be 12 dollars.", "Yes, please."),
+        ("Is that okay for you?", "Yes, please."),
+        ("One moment, please.", "I am waiting."),
+        ("How can I help you?", "I want to return the red mug."),
+        ("The weather is nice.", "I do not understand. Did it work?"),
+        ("Your item has been returned.", "How much do I get back?"),
+        ("I'm sorry for the trouble! I processed the return.", "How much do I get back?"),
+        ("I processed it: you get 12 dollars back. Anything else?", "Thank you. Goodbye."),
+        ("Done, $12.00 will be refunded.", "Thank you. Goodbye."),
+        ("Done: 12 dollars, or 15.", "How much do I get back? Tell me one number, please."),
+        ("", "I do not understand. Did it work?"),
+    ],
+)
+def test_the_customer_understands_many_ways_to_say_it(message: str, answer: str) -> None:
+    assert one_customer().hear(message) == answer
+
+
+@pytest.mark.parametrize(
+    ("messages", "right"),
+    [
+        (["Done. You get 12 dollars back."], [True]),
+        (["Done.", "12"], [True]),
+        (["Done. You get 13 dollars back.", "12"], [False]),  # the first answer counts
+        (["Done: 5, 12 or 95.", "It is 12."], [True]),
+        (["I cannot do that."], [False]),
+        (["Done, or rather it is not possible."], [False]),
+    ],
+)
+def test_a_report_is_judged_once(messages: list[str], right: list[bool]) -> None:
+    customer = one_customer()
+    for message in messages:
+        customer.hear(message) if not customer.gone else None
+    assert customer.right == right
+    refused = one_customer(allowed=False)
+    assert refused.hear("Sorry, that is not possible.") == "Why not? What is its state?"
+    refused.hear("It is pending, shipped or delivered.")
+    assert not refused.gone
+    refused.hear("It was shipped.")
+    assert refused.right == [True]
+
+
+def test_patience_ends() -> None:
+    for mood, patience in PATIENCE.items():
+        customer = one_customer(mood)
+        answers = [customer.hear("hm") for _ in range(patience + 1)]
+        assert customer.gone and customer.right == [] and answers[-1].startswith("I have had enough")
+
+
+def dump(content: dict[str, Any]) -> str:
+    return json.dumps(content) + " pending shipped delivered " + " ".join(map(str, range(100)))
+
+
+def test_stuffing_everything_into_messages_does_not_pay() -> None:
+    """The database is brought into the right state, then everything is said: no question is answered."""
+    env = SupportEnv()
+    asked = 0
+    for index in range(40):
+        task = env.tasks["test"][index]
+        writes = [env.parser.render(name, call) for name, call in task["writes"]]
+        facts = dump(task["content"])
+        for report in (f"Done. {facts}", f"Not possible. {facts}", f"Done. {facts} Anything else?"):
+            info = finish(env, [*writes, report], index)
+            assert info["metrics"].get("database", 1.0) == 1.0
+            questions = [goal["asks"][0 if goal["allowed"] else 1][1] for goal in task["goals"]]
+            assert not (info["is_success"] and any(questions)), (index, report[:30])
+            asked += any(questions)
+    assert asked > 100
+
+
+def test_guessing_without_a_look_is_found_out() -> None:
+    """Two constant reports on tasks of difficulty 3, where the customer asks: less than a tenth is solved."""
+    env = SupportEnv(difficulty=3)
+    for constant in ("Done. You get 30 dollars back.", "Sorry, that is not possible. It is shipped."):
+        assert sum(finish(env, [constant], index)["is_success"] for index in range(60)) < 6
+
+
+def test_the_customer_gives_nothing_away() -> None:
+    """What has to be found out (amounts, days, states, item numbers) is never said by the customer."""
+    env = SupportEnv(difficulty=5)
+    for index in range(20):
+        finish(env, experts(env), index)
+        said = " ".join(one.text for one in env.transcript.segments if one.source in ("user", "user:customer"))
+        for goal in env.tasks["test"][index]["goals"]:
+            _, kind, answer = goal["asks"][0 if goal["allowed"] else 1]
+            assert not kind or not re.search(rf"\b{answer}\b", said), (index, answer)
+        assert not re.search(r"\b(i\d|standard|gold|stock)\b", said)
+
+
+def test_the_customers_words_are_an_authors_of_their_own_and_never_trained(tokenizer: Any) -> None:
+    spec = EpisodeSpec("AgentR1/Support-v0", {"difficulty": 2}, seed=1, split="test", index=0)
+    (episode,) = roll(tokenizer, [spec], lambda episode: episode.env.unwrapped.expert_action())
+    assert episode.success and len(episode.rows) == 1
+    row, mask = episode.rows[0], episode.rows[0].action_mask
+    sources = {span.source for span in row.spans}
+    assert sources == {"user", "agent", "env", "user:customer"}
+    for start, stop, source, _ in row.spans:
+        assert mask[start:stop] == [kind_of(source) == "agent"] * (stop - start)
+    customer = "".join(
+        tokenizer.decode(row.token_ids[s.start : s.stop]) for s in row.spans if s.source == "user:customer"
+    )
+    assert "My name is" in customer and "goodbye" in customer.lower().replace("bye", "goodbye", 1)
+
+
+def test_rows_are_whole_apart_and_the_same_at_any_size() -> None:
+    seen: dict[str, str] = {}
+    for split in ("train", "validation", "test"):
+        env = make("AgentR1/Support-v0")
+        rows = list(itertools.islice(env.tasks[split], 150))
+        assert json.loads(json.dumps(rows)) == json.loads(json.dumps([env.tasks[split][i] for i in range(150)]))
+        for row in rows:
+            assert seen.setdefault(row["person"]["name"], split) == split
+            assert all(seen.setdefault(number, split) == split for number in row["content"]["orders"])
+    with pytest.raises(ConfigError, match="row of its generator"):
+        SupportEnv().reset(options={"task": {"question": "?"}})
+    with pytest.raises(ConfigError, match="no style"):
+        env.reset(seed=0)
+        env.unwrapped.expert_action("rude")
