@@ -40,7 +40,7 @@ def cap_landlock(version: int) -> None:
 
 def change(statement: str) -> None:
     """Have fork servers execute this before they begin."""
-    process._CODE = process._CODE.replace("forkserver.main(", f"{statement}; forkserver.main(")
+    process._CODE = process._CODE.replace("{1}.main(", statement + "; {1}.main(")
 
 
 def main(machine: str, waive: list[str]) -> None:

@@ -22,7 +22,9 @@ from agent_gym.sandbox.inside import MAX_MESSAGE_BYTES, Exit, Message, Setup
 
 SLACK_S = 30.0  # by so much a fork server may be late with an answer before it counts as stuck
 _START_S = 120.0  # to import sympy on a machine that is busy with something else
-_CODE = "import sys; sys.path.insert(0, {0!r}); from inside import forkserver; del sys.path[0]; forkserver.main({1})"
+_CODE = "import sys; sys.path.insert(0, {0!r}); from inside import {1}; del sys.path[0]; {1}.main({2})"
+
+_LIMITS: dict[str, Status] = {"cpu": "cpu_limit", "wall": "wall_limit", "memory": "memory_limit"}
 
 # Where the interpreter and its libraries lie, if anything names it. Programs do not see it.
 _PASSED_ON = ("LD_LIBRARY_PATH", "PYTHONHOME")
@@ -106,7 +108,7 @@ class Streams:
         (stdout, less_out), (stderr, less_err) = (shorten(data, int(limits.output_bytes)) for data in written)
         status: Status
         if killed is not None:
-            status = "cpu_limit" if killed == "cpu" else "wall_limit" if killed == "wall" else "killed"
+            status = _LIMITS.get(killed, "killed")
         elif code != 0 and full:
             status = "output_limit"
         else:
@@ -119,10 +121,11 @@ class ForkServer:
     """One fork server. Safe to call from several threads of the process that made it.
 
     It is a fresh interpreter and no fork of this process: that may hold threads, a GPU, gigabytes, and secrets. If it
-    does not start this raises `SandboxError`; `NoNamespaces`, if it was to have some, and cannot.
+    does not start this raises `SandboxError`; `NoNamespaces`, if it was to have some, and cannot. Its `module` of
+    agent_gym/sandbox/inside says what it runs: "forkserver" or "terminal".
     """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, module: str = "forkserver") -> None:
         self._lock = threading.Lock()
         self._waiting: dict[int, Future[Exit]] = {}
         self.alive = True
@@ -133,7 +136,7 @@ class ForkServer:
                 self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 failed.callback(self._socket.close)
                 with theirs:
-                    code = _CODE.format(str(Path(__file__).parent), theirs.fileno())
+                    code = _CODE.format(str(Path(__file__).parent), module, theirs.fileno())
                     self._process = subprocess.Popen(
                         # -S: what .pth files would run at the start is for the installation, not for programs.
                         [sys.executable, "-S", "-s", "-P", "-B", "-c", code],

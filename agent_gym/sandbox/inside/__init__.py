@@ -38,6 +38,6 @@ class Exit(TypedDict):
 
     id: int
     code: int  # as `os.waitstatus_to_exitcode` has it
-    killed: str | None  # why the fork server ended it, if it did: "cpu", "wall" or "closed"
+    killed: str | None  # why the fork server ended it, if it did: "cpu", "wall", "memory" or "closed"
     cpu_seconds: float
     confined: bool  # whether it ever ran: without, the failure is the sandbox's

@@ -23,10 +23,11 @@ from dataclasses import dataclass, field
 
 from . import MAX_MESSAGE_BYTES, Exit, Message, Setup, cpu_clock, kernel, preload, program, seccomp
 
-_CHILDREN = mmap.PAGESIZE  # at once: one byte of shared memory each
+CHILDREN = mmap.PAGESIZE  # at once: one byte of shared memory each
+OVERUSED = {2: "memory", 3: "cpu"}  # what a child that watches its own processes may write there, and why it ended them
 _LOOK_S = 0.02  # no clock is looked at more often
 _PARENT_LOOK_S = 5.0
-_DEVICES = ["/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"]
+DEVICES = ["/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"]
 _NICE = 5  # programs yield to the trainer, and to the fork server, which has to stop them in time
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8", "TZ": "UTC"}
 
@@ -53,7 +54,7 @@ def main(descriptor: int) -> None:
     """Be a fork server for the socket's other end. In the children it forks, run their programs."""
     server = socket.socket(fileno=descriptor)
     prepared = _prepare(server)
-    job = _Server(server, prepared).serve()
+    job = Server(server, prepared.flags).serve()
     # Only children come here, with the server's frames gone. Its descriptors are closed now, while they still are what
     # they were: an object that a program's collector finds later would close a file of the program's.
     server.close()
@@ -72,7 +73,7 @@ def _prepare(server: socket.socket) -> Confinement:
         notes["oom_score_adj"] = str(error)
     namespaces, hidden = setup["namespaces"], setup["hidden"]
     if namespaces:
-        _or_give_up(server, kernel.leave_network)
+        or_give_up(server, kernel.leave_network)
     libraries = preload.libraries()  # of the interpreter; those of packages lie next to them
     missing, places = preload.preload(setup["packages"], setup["search"])
     readable = sorted({*setup["readable"], *libraries, *places})
@@ -87,7 +88,7 @@ def _prepare(server: socket.socket) -> Confinement:
     with open("/proc/self/statm") as file:
         address_space = int(file.read().split()[0]) * mmap.PAGESIZE
     if namespaces:
-        _or_give_up(server, lambda: kernel.furnish(readable, hidden, _DEVICES))
+        or_give_up(server, lambda: kernel.furnish(readable, hidden, DEVICES))
     prepared = Confinement(
         rules=kernel.landlock_rules(version, _rules(readable, hidden)) if version else None,
         filter=seccomp.template(landlock=version > 0),
@@ -95,7 +96,7 @@ def _prepare(server: socket.socket) -> Confinement:
         loadavg=loadavg,
         users=users,
         keep_effective=not all(_anybody_may_read(path, namespaces) for path in readable),
-        flags=mmap.mmap(-1, _CHILDREN),
+        flags=mmap.mmap(-1, CHILDREN),
         pid=os.getpid(),
         modules=[name for name in sys.modules if name.partition(".")[0] == __package__],
     )
@@ -112,7 +113,7 @@ def _prepare(server: socket.socket) -> Confinement:
     return prepared
 
 
-def _or_give_up(server: socket.socket, step: Callable[[], None]) -> None:
+def or_give_up(server: socket.socket, step: Callable[[], None]) -> None:
     """Take a step into namespaces; or end, as some systems let a process make them and refuse what it does next."""
     try:
         step()
@@ -122,7 +123,7 @@ def _or_give_up(server: socket.socket, step: Callable[[], None]) -> None:
 
 
 def _rules(readable: list[str], hidden: list[str]) -> list[tuple[str, int]]:
-    rules = [(path, kernel.READ_FILE) for path in _DEVICES]
+    rules = [(path, kernel.READ_FILE) for path in DEVICES]
     rules.append(("/dev/null", kernel.WRITE_FILE | kernel.TRUNCATE))
     left = list(readable)
     while left:
@@ -172,14 +173,20 @@ class _Child:
 
 
 @dataclass
-class _Server:
+class Server:
+    """Starts processes, ends those that are late, and reports how each ended."""
+
     socket: socket.socket
-    prepared: Confinement
+    memory: mmap.mmap  # shared with the children, one byte each: see `Confinement.flags`
     children: dict[int, _Child] = field(default_factory=dict)
     by_pidfd: dict[int, _Child] = field(default_factory=dict)
     timers: list[tuple[float, int, int]] = field(default_factory=list)  # (when, id, round)
-    flags: list[int] = field(default_factory=lambda: list(range(_CHILDREN)))
+    flags: list[int] = field(default_factory=lambda: list(range(CHILDREN)))
     poll: select.epoll = field(default_factory=select.epoll)
+
+    def fork(self) -> int:
+        """Make a child, and return what `os.fork` does."""
+        return os.fork()
 
     def serve(self) -> Job:
         """Work until the caller hangs up; return in the children only."""
@@ -202,7 +209,10 @@ class _Server:
         message, descriptors, _, _ = socket.recv_fds(self.socket, MAX_MESSAGE_BYTES, 4)
         if not message:
             self._end()
-        request: Message = json.loads(message)
+        return self.handle(json.loads(message), descriptors)
+
+    def handle(self, request: Message, descriptors: list[int]) -> Job | None:
+        """Do what a request asks for; return the program to run in the child of a start only."""
         if request["op"] == "start":
             return self._start(request, descriptors)
         if (one := self.children.get(request["id"])) is None:
@@ -220,15 +230,15 @@ class _Server:
     def _start(self, request: Message, descriptors: list[int]) -> Job | None:
         pid = -1
         if self.flags:
-            self.prepared.flags[self.flags[-1]] = 0
+            self.memory[self.flags[-1]] = 0
             with suppress(OSError):
-                pid = os.fork()
+                pid = self.fork()
         if pid == 0:
             return request, descriptors, self.flags[-1]
         for descriptor in descriptors:
             os.close(descriptor)
         if pid < 0:
-            self._send(Exit(id=request["id"], code=-1, killed=None, cpu_seconds=0.0, confined=False))
+            self.answer(Exit(id=request["id"], code=-1, killed=None, cpu_seconds=0.0, confined=False))
             return None
         one = _Child(request["id"], pid, os.pidfd_open(pid), self.flags.pop())
         self.children[one.id] = self.by_pidfd[one.pidfd] = one
@@ -267,15 +277,17 @@ class _Server:
         os.close(one.pidfd)
         del self.children[one.id], self.by_pidfd[one.pidfd]
         cpu = usage.ru_utime + usage.ru_stime
-        confined = self.prepared.flags[one.flag] == 1
+        confined = self.memory[one.flag] > 0
+        one.killed = one.killed or OVERUSED.get(self.memory[one.flag])
         self.flags.append(one.flag)
         # A program that ends between two looks at its clock is judged like one that did not.
         if one.killed in (None, "wall") and cpu >= one.cpu_deadline > 0:
             one.killed = "cpu"
         code = os.waitstatus_to_exitcode(status)
-        self._send(Exit(id=one.id, code=code, killed=one.killed, cpu_seconds=cpu, confined=confined))
+        self.answer(Exit(id=one.id, code=code, killed=one.killed, cpu_seconds=cpu, confined=confined))
 
-    def _send(self, ended: Exit) -> None:
+    def answer(self, ended: Exit) -> None:
+        """Tell the caller how something ended."""
         try:
             self.socket.send(json.dumps(ended).encode())
         except OSError:

@@ -37,12 +37,14 @@ _BIND_AND_CONNECT_TCP = 3
 _SCOPE_SOCKETS_AND_SIGNALS = 3
 
 _NEW_MOUNTS, _NEW_HOSTNAME, _NEW_IPC, _NEW_USER, _NEW_NETWORK = 0x20000, 0x4000000, 0x8000000, 0x10000000, 0x40000000
-_READ_ONLY, _NO_SETUID, _NO_DEVICES, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
+_NEW_PROCESSES = 0x20000000
+READ_ONLY, NO_SETUID, NO_DEVICES, REMOUNT, BIND, _RECURSIVE, _PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
 
 THREADS, _OPEN_FILES, _STACK_BYTES = 256, 64, 8 << 20  # of a program
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
+_holding = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter's lock, which a child of another would wait for
 
 
 def _checked(result: int, what: str) -> int:
@@ -108,8 +110,18 @@ def leave_network() -> None:
     if user == 0:
         # A namespace of users would have root alone, and programs could not be given users of their own.
         raise OSError(errno.EPERM, "root without CAP_SYS_ADMIN")
+    _new_user(flags, user, group)
+
+
+def _new_user(flags: int, user: int, group: int) -> None:
+    """Move into a namespace of users, in which this process's own are called `user` and `group`."""
+    own_user, own_group = os.geteuid(), os.getegid()
     _checked(_libc.unshare(flags | _NEW_USER), "unshare")
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{user} {own_user} 1"),
+        ("gid_map", f"{group} {own_group} 1"),
+    ):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
 
@@ -120,18 +132,18 @@ def furnish(readable: Sequence[str], hidden: Iterable[str], devices: Iterable[st
     `hidden` folders inside of these are to be empty; what is readable inside of them stays. Devices are kept writable.
     If a mount fails this process has half a root, and must end.
     """
-    _mount("none", "/", None, _PRIVATE | _RECURSIVE)
+    mount("none", "/", None, _PRIVATE | _RECURSIVE)
     # The new root lies over /tmp, where something readable may lie as well: take hold of everything before.
     held = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (*readable, *devices)}
     root = "/tmp"
-    _mount("sandbox", root, "tmpfs", _NO_SETUID | _NO_DEVICES, "size=4m,nr_inodes=16k,mode=755")
+    mount("sandbox", root, "tmpfs", NO_SETUID | NO_DEVICES, "size=4m,nr_inodes=16k,mode=755")
     for path in sorted(readable, key=len):
-        _show(held[path], root + path, _READ_ONLY | _NO_SETUID | _NO_DEVICES)
+        _show(held[path], root + path, READ_ONLY | NO_SETUID | NO_DEVICES)
         for folder in hidden:
             if folder.startswith(path + "/") and os.path.isdir(root + folder):
-                _mount("hidden", root + folder, "tmpfs", _NO_SETUID | _NO_DEVICES, "size=1m,nr_inodes=4k,mode=755")
+                mount("hidden", root + folder, "tmpfs", NO_SETUID | NO_DEVICES, "size=1m,nr_inodes=4k,mode=755")
     for path in devices:
-        _show(held[path], root + path, _NO_SETUID)
+        _show(held[path], root + path, NO_SETUID)
     for name in os.listdir("/"):  # /lib is a link to /usr/lib on most systems, and programs name it
         if os.path.islink("/" + name) and not os.path.lexists(f"{root}/{name}"):
             os.symlink(os.readlink("/" + name), f"{root}/{name}")
@@ -140,7 +152,7 @@ def furnish(readable: Sequence[str], hidden: Iterable[str], devices: Iterable[st
     os.chdir(root)
     pivot_root = {"x86_64": 155, "aarch64": 41}[os.uname().machine]  # glibc has no wrapper
     syscall(pivot_root, ctypes.c_char_p(b"."), ctypes.c_char_p(b"."))
-    _checked(_libc.umount2(b".", 2), "umount")  # detaches the old root, which lies over the new one now
+    unmount(".")  # the old root, which lies over the new one now
     os.chdir("/")
     # Not a read-only mount: the answer would be EROFS here and EACCES elsewhere, and observations must not differ.
     os.chmod("/", 0o555)
@@ -153,18 +165,46 @@ def _show(source: int, target: str, flags: int) -> None:
     elif not os.path.lexists(target):
         os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
-    _mount(f"/proc/self/fd/{source}", target, None, _BIND)
+    mount(f"/proc/self/fd/{source}", target, None, BIND)
     # What the original is mounted with must be repeated: a user's namespace may add to it and take nothing away. Most
     # of statvfs's bits are mount's own.
     found = os.statvfs(target).f_flag
     same = os.ST_RDONLY | os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME
     relatime = 1 << 21 if found & os.ST_RELATIME else 0
-    _mount("none", target, None, _REMOUNT | _BIND | flags | found & same | relatime)
+    mount("none", target, None, REMOUNT | BIND | flags | found & same | relatime)
 
 
-def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    """Mount a file system, a folder or a file at a path, with flags of this module."""
     texts = [text and text.encode() for text in (source, target, kind, data)]
     _checked(_libc.mount(*texts[:3], ctypes.c_ulong(flags), texts[3]), f"mount {target}")
+
+
+def unmount(target: str) -> None:
+    """Detach what is mounted at a path, with all that is mounted beneath it."""
+    _checked(_libc.umount2(target.encode(), 2), f"unmount {target}")
+
+
+def fork_apart() -> int:
+    """Fork a child that is the first process of a namespace of processes, and has its own mounts.
+
+    What it starts and leaves behind becomes its child, and ends with it. The bare call is enough for a process of one
+    thread: what `os.fork` does beside it is about others.
+    """
+    flags = _NEW_MOUNTS | _NEW_PROCESSES | signal.SIGCHLD
+    return _checked(_holding.syscall({"x86_64": 56, "aarch64": 220}[os.uname().machine], flags, 0, 0, 0, 0), "clone")
+
+
+def become_user(number: int) -> None:
+    """Have another name, and no rights, in a namespace of users of this process: the same one for every session.
+
+    Also the number of processes is counted there.
+    """
+    prctl(_PR_SET_DUMPABLE, 1)  # else its files in /proc are root's
+    _new_user(0, number, number)
+    undumpable()
+    drop_bounding_set()
+    drop_capabilities()
 
 
 _THIS_PROCESS = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)

@@ -82,6 +82,23 @@ _REFUSED_WITH_EACCES = _numbers(
     "execve 59 221, execveat 322 281, socket 41 198",
 )
 
+# What a shell's programs may do beside that: start others, and change what the mounts around them let them change. A
+# socket is still refused. So are the calls by which a process reaches into another one, and new namespaces.
+_SHELL = _numbers(
+    # At the start of every program, and of others by it.
+    "execve 59 221, fork 57 -, vfork 58 -, arch_prctl 158 -, set_tid_address 218 96, setpgid 109 154, setsid 112 157, "
+    # Bash asks whether it was started over the network, and takes a refusal for a yes (getpeername).
+    "getpriority 140 141, capget 125 90, getpeername 52 205, kill 62 129, tkill 200 130, tgkill 234 131",
+    # Files: all folders that hold none of the session are read-only.
+    "openat 257 56, open 2 -, unlink 87 -, unlinkat 263 35, rename 82 -, renameat 264 38, renameat2 316 276, "
+    "mkdir 83 -, mkdirat 258 34, rmdir 84 -, symlink 88 -, symlinkat 266 36, link 86 -, linkat 265 37, truncate 76 45, "
+    "ftruncate 77 46, creat 85 -, chmod 90 -, fchmod 91 52, fchmodat 268 53, fchmodat2 452 452, chown 92 -, "
+    "lchown 94 -, fchown 93 55, fchownat 260 54, utime 132 -, utimes 235 -, futimesat 261 -, utimensat 280 88, "
+    "mknod 133 -, mknodat 259 33, flock 73 32, fallocate 285 47, copy_file_range 326 285, sendfile 40 71, "
+    "splice 275 76, sync 162 81, syncfs 306 267, msync 26 227, preadv 295 69, pwritev 296 70, readahead 187 213, "
+    "getxattr 191 8, lgetxattr 192 9, fgetxattr 193 10, listxattr 194 11, llistxattr 195 12, flistxattr 196 13",
+)
+
 # glibc tries the newer call first and falls back to the older one, whose arguments a filter can see: those of clone3
 # and openat2 lie in memory, where another thread could change them after they were judged.
 _REFUSED_WITH_ENOSYS = _numbers("clone3 435 435, openat2 437 437")
@@ -90,6 +107,7 @@ _REFUSED_WITH_ENOSYS = _numbers("clone3 435 435, openat2 437 437")
 # signal to any process of the same user when a file becomes readable; F_SETPIPE_SZ, memory that no limit counts;
 # F_ADD_SEALS, which would freeze the output of a session; leases and directory notification.
 _F_DUPFD, _F_GETFD, _F_SETFD, _F_GETFL, _F_SETFL, _F_DUPFD_CLOEXEC, _F_GETPIPE_SZ = 0, 1, 2, 3, 4, 1030, 1032
+_F_LOCKS = (5, 6, 7, 36, 37, 38)  # of databases, in a session's own files
 _FCNTL_COMMANDS = (_F_DUPFD, _F_GETFD, _F_SETFD, _F_GETFL, _F_SETFL, _F_DUPFD_CLOEXEC, _F_GETPIPE_SZ)
 
 # ioctl: what Python asks of an open file. TIOCSTI, which types into a terminal, and everything of devices is left out.
@@ -124,8 +142,11 @@ _OWN_PID = 0x7FFFFFFE
 _Instruction = tuple[int, int, int, int]
 
 
-def template(landlock: bool) -> bytes:
-    """Build the filter, with a placeholder for the process id. Without Landlock no file may be opened for writing."""
+def template(landlock: bool, shell: bool = False) -> bytes:
+    """Build the filter, with a placeholder for the process id. Without Landlock no file may be opened for writing.
+
+    That of a `shell` has no placeholder: its signals are held by the namespace of processes that it runs in.
+    """
     judged = {
         "openat": _opening(2, landlock),
         "open": _opening(1, landlock),
@@ -143,6 +164,10 @@ def template(landlock: bool) -> bytes:
         "socketpair": _one_of(0, [_AF_UNIX], errno.EACCES),
         "sendto": _only_without(4),
     }
+    allowed = _ALLOWED
+    if shell:
+        allowed = _ALLOWED | _SHELL
+        judged |= {"clone": _no_namespace(), "fcntl": _one_of(1, (*_FCNTL_COMMANDS, *_F_LOCKS), errno.EPERM)}
     program = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_JUMP_EQ, 1, 0, _ARCHITECTURES[MACHINE]),
@@ -155,10 +180,10 @@ def template(landlock: bool) -> bytes:
     def on(calls: _Numbers, body: Callable[[str], list[_Instruction]]) -> None:
         for name, numbers in calls.items():
             number, then = numbers[COLUMNS[MACHINE]], body(name)
-            if number != "-":
+            if number != "-" and (calls is allowed or name not in allowed):
                 program.extend([(_JUMP_EQ, 0, len(then), int(number)), *then])
 
-    on(_ALLOWED, lambda name: [_return(_ALLOW)])
+    on(allowed, lambda name: [_return(_ALLOW)])
     on(_JUDGED, lambda name: judged[name])
     on(_REFUSED_WITH_EACCES, lambda name: [_refuse(errno.EACCES)])
     on(_REFUSED_WITH_ENOSYS, lambda name: [_refuse(errno.ENOSYS)])
@@ -213,6 +238,11 @@ def _only_without(index: int) -> list[_Instruction]:
 def _thread_only() -> list[_Instruction]:
     neither = (_JUMP_ANY_BIT, 2, 0, _CLONE_NAMESPACES)
     return [_argument(0), neither, (_JUMP_ANY_BIT, 0, 1, _CLONE_THREAD), _return(_ALLOW), _refuse(errno.EPERM)]
+
+
+def _no_namespace() -> list[_Instruction]:
+    # The lowest bit of these stands among those of the signal at the end, where no signal has it.
+    return [_argument(0), (_JUMP_ANY_BIT, 0, 1, _CLONE_NAMESPACES), _refuse(errno.EPERM), _return(_ALLOW)]
 
 
 def _opening(index: int, landlock: bool) -> list[_Instruction]:

@@ -1,0 +1,284 @@
+"""Terminals: shells of a policy, each with files of its own, and tests of these files that the policy cannot reach.
+
+A session of bash where a command is a tree of processes that ends with its shell. What a session keeps from one command
+to the next are its files, the folder it is in, and its exported variables. agent_gym/sandbox/inside/terminal.py is the
+other side. It needs Linux that lets this process make namespaces: without them nothing would hold a process that
+detaches itself, and Landlock alone, which holds single programs, is not enough.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import shutil
+import socket
+import sys
+import tarfile
+import tempfile
+import threading
+import weakref
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from agent_gym.errors import ConfigError
+from agent_gym.sandbox.base import Execution, Limits, SandboxError, SandboxUnavailable
+from agent_gym.sandbox.inside import Exit, Message, Setup, seccomp
+from agent_gym.sandbox.process import ForkServer, Lost, NoNamespaces, Streams, make_setup
+from agent_gym.search.base import ForkSafe
+
+MAX_COMMAND_BYTES = 100_000  # the kernel passes at most 128 KiB as one argument
+LIMITS = Limits(cpu_seconds=10.0, wall_seconds=30.0, memory_mb=512, output_bytes=1 << 14)
+"""Of a command with all that it starts, together; `memory_mb` is resident memory."""
+DISK_MB = 32
+HOME = "/home/agent"
+FOLDERS = ("/app", HOME, "/run", "/tmp")
+"""The folders that every session has and may write to."""
+ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "HOME": HOME,
+    "USER": "agent",
+    "LANG": "C.UTF-8",
+    "TZ": "UTC",
+    "TERM": "dumb",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+_SYSTEM = ("/usr/bin", "/usr/lib", "/usr/lib64", "/usr/libexec", "/usr/share/git-core", "/usr/share/perl")
+_SYSTEM_LINKS = ("/bin", "/lib", "/lib64", "/etc/alternatives")
+_CURE = (
+    "use Linux that lets this process make namespaces of users, mounts and processes (in Docker: --privileged, or a "
+    "profile of seccomp and AppArmor that allows unshare and mount), with bash in /bin"
+)
+# Each line must fail, or print nothing.
+_PROBE = r"""
+cat {canary} && echo fs_read; ls {folder} && echo fs_read; echo x > {canary} && echo fs_write
+echo x > /usr/bin/x && echo fs_write; touch /tests/x && echo fs_write
+exec 3<> /dev/tcp/127.0.0.1/{port} && echo network
+kill -0 {caller} && echo signals; kill -9 1; [ -e /proc/{caller}/environ ] && echo environment
+unshare -U true && echo syscalls; mount -t tmpfs x /tmp && echo syscalls
+sleep 99 & setsid sleep 99 & echo $((6 * 7))
+python3 -c 'import os, time
+for _ in range(200): os.fork() or time.sleep(99)' && echo processes
+"""
+
+
+class TerminalUnavailable(SandboxUnavailable):
+    """This machine cannot hold a terminal; the message says why, and what would."""
+
+    def __init__(self, reason: str) -> None:
+        self.property = "everything"
+        ConfigError.__init__(self, f"no terminal here: {reason}; {_CURE}")
+
+
+@dataclass(frozen=True)
+class Files:
+    """What a session or its tests begin with: an archive, made by `pack`."""
+
+    archive: bytes
+    folders: tuple[str, ...]  # that a session may write to
+
+
+def pack(files: Mapping[str, str | bytes], folders: tuple[str, ...] = FOLDERS) -> Files:
+    """Pack files by their absolute paths. What begins with `#!` can be executed."""
+    packed = io.BytesIO()
+    inner = {parent.as_posix() for path in files for parent in Path(path).parents}
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for folder in sorted({*folders, *inner} - {"/"}):
+            member = tarfile.TarInfo(folder)
+            member.type, member.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(member)
+        for path, content in files.items():
+            data = content.encode() if isinstance(content, str) else content
+            member = tarfile.TarInfo(path)
+            member.size, member.mode = len(data), 0o755 if data.startswith(b"#!") else 0o644
+            tar.addfile(member, io.BytesIO(data))
+    return Files(packed.getvalue(), folders)
+
+
+class TerminalSandbox(ForkSafe):
+    """Opens terminals. Safe to call from several threads.
+
+    One fork server holds the files of all sessions, in memory. If it dies, they are lost: `SandboxError`. At most two
+    commands per core run at the same time; others wait, and their clocks do not run.
+
+    Raises:
+        TerminalUnavailable: if a command could do here what it must not be able to.
+    """
+
+    def __init__(self) -> None:
+        if sys.platform != "linux" or seccomp.MACHINE not in seccomp.COLUMNS:
+            raise TerminalUnavailable(f"this is {sys.platform} on {os.uname().machine}")
+        if not shutil.which("bash", path="/bin"):
+            raise TerminalUnavailable("there is no /bin/bash")
+        self._ids = itertools.count(1)
+        self._setup = _setup()
+        super().__init__()
+        self._verify()
+
+    def renew(self) -> None:
+        if hasattr(self, "_server") and self._server is not None:  # a forked process
+            self._server.forget()
+        self._server: ForkServer | None = None
+        self._lock = threading.Lock()
+        self.slot = threading.BoundedSemaphore(2 * len(os.sched_getaffinity(0)))
+
+    def open(self, files: Files, *, folder: str = "/app", environment: Mapping[str, str] | None = None) -> Terminal:
+        """Begin a session in a folder, with files and additional variables; raise `SandboxError` if that fails."""
+        return Terminal(self, files, folder, {**ENVIRONMENT, **(environment or {})})
+
+    def close(self) -> None:
+        """End the fork server, and all sessions with it."""
+        with self._lock:
+            server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+    def server(self) -> ForkServer:
+        """Return the fork server; start it, if there is none."""
+        with self._lock:
+            if self._server is None or not self._server.alive:
+                try:
+                    self._server = ForkServer(self._setup, "terminal")
+                except NoNamespaces as refusal:
+                    raise TerminalUnavailable(f"no namespaces can be made ({refusal})") from refusal
+            return self._server
+
+    def next_id(self) -> int:
+        """Return a number that no other session or command has."""
+        return next(self._ids)
+
+    def _verify(self) -> None:
+        """Have a command try what none may be able to."""
+        with tempfile.TemporaryDirectory(prefix="terminal-") as folder, socket.socket() as listener:
+            os.chmod(folder, 0o777)
+            canary = Path(folder) / "canary"
+            canary.write_text("canary")
+            canary.chmod(0o666)
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            names = {"canary": canary, "folder": folder, "port": listener.getsockname()[1], "caller": os.getpid()}
+            with closing(self.open(pack({"/app/file": "1\n"}))) as terminal:
+                try:
+                    held = terminal.run("exec 2>/dev/null\n" + _PROBE.format(**names))
+                    kept = terminal.run("cat file; pgrep -c sleep")
+                    tested = terminal.test(
+                        pack({"/test.sh": "[ -e /app/file ] && echo 1 > /logs/verifier/reward.txt"}, ())
+                    )
+                except SandboxError as error:
+                    raise TerminalUnavailable(str(error)) from error
+        found = [*held.stdout.split(), *kept.stdout.split(), tested.stderr.strip()]
+        if found != ["42", "1", "0", "1"] or canary.exists():
+            raise TerminalUnavailable(f"a command could reach what it must not, or not do what it must: {held}, {kept}")
+
+
+class Terminal:
+    """One session. One call at a time."""
+
+    def __init__(self, sandbox: TerminalSandbox, files: Files, folder: str, environment: Mapping[str, str]) -> None:
+        self._sandbox, self._server, self._number = sandbox, sandbox.server(), sandbox.next_id()
+        self._folder, self._environment, self._folders = folder, dict(environment), files.folders
+        self._finalizer = weakref.finalize(self, _end, os.getpid(), self._server, self._number)
+        self._open(files, tests=False)
+
+    def run(self, command: str, limits: Limits = LIMITS) -> Execution:
+        """Run a command; `stdout` of the result has both outputs, in the order in which they were written.
+
+        Raises:
+            SandboxError: if the sandbox failed, and not the command.
+            ConfigError: for a command that is longer than `MAX_COMMAND_BYTES` or holds a zero byte.
+        """
+        return self._start(command, limits, self._environment, tests=False)
+
+    def test(self, tests: Files, limits: Limits = LIMITS, environment: Mapping[str, str] | None = None) -> Execution:
+        """Run `test.sh` of some tests, in a process of its own, and end the session.
+
+        They are in /tests, which no command could see or write. What they wrote to `/logs/verifier/reward.txt` (or else
+        reward.json) is `stderr` of the result, "" if nothing.
+        """
+        self._open(tests, tests=True)
+        # Nothing of the session's decides what their names mean: not its variables, its home, or what is in its folder.
+        own = {
+            **ENVIRONMENT,
+            "HOME": "/logs",
+            "PYTHONSAFEPATH": "1",
+            "PYTHONNOUSERSITE": "1",
+            "GIT_CONFIG_NOSYSTEM": "1",
+        }
+        try:
+            return self._start("bash /tests/test.sh", limits, {**own, **(environment or {})}, tests=True)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End it: its files are lost."""
+        self._finalizer()
+
+    def _open(self, files: Files, tests: bool) -> None:
+        with closing(_Archive(files.archive)) as streams:
+            request = {"op": "open", "id": self._sandbox.next_id(), "terminal": self._number}
+            request |= {"disk_mb": DISK_MB, "tests": tests, "folders": files.folders}
+            ended = self._ask(request, [streams.source, streams.stderr], LIMITS)
+            if ended["code"]:
+                reason = os.pread(streams.stderr, 1000, 0).decode(errors="replace")
+                raise SandboxError(f"the files of a session cannot be written: {reason}")
+
+    def _start(self, command: str, limits: Limits, environment: Mapping[str, str], tests: bool) -> Execution:
+        if len(command.encode("utf-8", "surrogatepass")) > MAX_COMMAND_BYTES or "\0" in command:
+            raise ConfigError(f"a command has at most {MAX_COMMAND_BYTES} bytes, and no zero byte")
+        request = {"op": "start", "id": self._sandbox.next_id(), "terminal": self._number, "session": False}
+        request |= {"tests": tests, "folder": self._folder, "folders": self._folders, "disk_mb": DISK_MB}
+        request |= {"environment": environment}
+        request |= {name: getattr(limits, name) for name in ("cpu_seconds", "wall_seconds", "memory_mb")}
+        with self._sandbox.slot, closing(Streams(command)) as files:
+            ended = self._ask(request, [files.source, files.stdin, files.stdout, files.stderr], limits)
+            if not ended["confined"]:
+                raise files.unconfined()
+            return files.judge(ended["code"], ended["killed"], ended["cpu_seconds"], limits)
+
+    def _ask(self, request: Message, descriptors: list[int], limits: Limits) -> Exit:
+        return self._server.wait(self._server.start(request, descriptors), limits)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Archive(Streams):
+    def __init__(self, archive: bytes) -> None:
+        super().__init__("")
+        os.pwrite(self.source, archive, 0)
+
+
+def _setup() -> Setup:
+    setup = make_setup((), True)
+    installed = {os.path.realpath(path) for path in _SYSTEM if os.path.isdir(path)}
+    # Folders of their own, where the system does not link them into /usr.
+    installed |= {path for path in _SYSTEM_LINKS if os.path.isdir(path) and not os.path.islink(path)}
+    setup["readable"] = sorted({*setup["readable"], *installed})
+    # What makes the tasks, and their solutions, lies in the same interpreter.
+    setup["hidden"] = [*setup["hidden"], str(Path(__file__).resolve().parents[1])]
+    return setup
+
+
+def _end(maker: int, server: ForkServer, number: int) -> None:
+    if os.getpid() == maker:
+        with suppress(Lost):
+            server.send({"op": "close", "terminal": number})
+
+
+_shared_lock = threading.Lock()
+_shared: TerminalSandbox | None = None
+
+
+def shared_terminals() -> TerminalSandbox:
+    """Return the `TerminalSandbox` that all environments of this process share."""
+    global _shared
+    with _shared_lock:
+        if _shared is None:
+            _shared = TerminalSandbox()
+        return _shared
