@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import gymnasium
-import numpy as np
 
+from agent_gym.contrib.gymnasium import SEEDS
+from agent_gym.contrib.lending import opening_messages
+from agent_gym.contrib.randomness import OwnRandomness
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, require
-from agent_gym.images import images_of
-from agent_gym.tool_env import ToolEnv
-
-# GEM draws a task from the seed: here a task is a seed, and a split a range of them.
-SPLITS = {"train": range(100_000), "validation": range(100_000, 101_000), "test": range(101_000, 102_000)}
 
 
 def to_gem(env_id: str, **env_kwargs: Any) -> Any:
@@ -59,16 +54,8 @@ def to_gem(env_id: str, **env_kwargs: Any) -> Any:
 
 
 def opening_text(env: TextEnv, info: dict[str, Any]) -> str:
-    """Return the messages of `reset` as one text, with the tools described where a chat template would have shown them.
-
-    `ConfigError` if there are images, for which GEM has no place here.
-    """
-    if images_of(info["messages"]):
-        raise ConfigError(f"{type(env).__name__} shows images, and adapters hand over text only")
-    texts = [message["content"] for message in info["messages"]]
-    if isinstance(env, ToolEnv) and env.tools and env.parser.in_templates:
-        texts.insert(-1, env.parser.instructions(env.tool_schemas))
-    return "\n\n".join(texts)
+    """Return the opening as one text, with the tools described; `ConfigError` if there are images."""
+    return "\n\n".join(message["content"] for message in opening_messages(env, info))
 
 
 class FromGem(TextEnv):
@@ -98,28 +85,17 @@ class FromGem(TextEnv):
             self._gem = gem.make(gem_id, **(gem_kwargs or {}))
         except (KeyError, ValueError, TypeError) as error:
             raise ConfigError(f"GEM cannot make {gem_id!r}: {error}") from error
-        self._success_reward = success_reward
-        super().__init__(SPLITS, **{"max_turns": 100, **kwargs})
+        self._success_reward, self._randomness = success_reward, OwnRandomness()
+        super().__init__(SEEDS, **{"max_turns": 100, **kwargs})
 
     def begin(self, task: Any) -> str:
-        with _own_generators():
+        with self._randomness.used():
             observation, _ = self._gem.reset(seed=int(task))
         return str(observation)
 
     def respond(self, action: str) -> Reply:
-        with _own_generators():
+        with self._randomness.used():
             observation, reward, terminated, truncated, _ = self._gem.step(action)
         over, reward = bool(terminated or truncated), float(reward)
         success = over and reward >= self._success_reward
         return Reply(str(observation), terms={"reward": reward}, terminated=over, success=success)
-
-
-@contextmanager
-def _own_generators() -> Iterator[None]:
-    """Keep the process's random numbers as they are: GEM's `reset` seeds Python's and NumPy's global generators."""
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)

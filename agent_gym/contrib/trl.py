@@ -10,9 +10,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-import gymnasium
-
 from agent_gym.chat import Message
+from agent_gym.contrib.lending import LentEpisode, task_rows
 from agent_gym.env import Reply
 from agent_gym.errors import ConfigError, require
 from agent_gym.registry import make
@@ -37,7 +36,8 @@ def to_trl(env_id: str, *, split: str = "train", tasks: int = 1000, seed: int = 
         trl.GRPOTrainer(model, **to_trl("AgentR1/GSM8K-v0")._asdict(), args=...)
 
     A method that is called plays a turn with that call, and the last message of a completion is played as the answer.
-    The reward is that of the whole episode. Task i (of `tasks`) of the split is reset with `seed` + i.
+    The reward is that of the whole episode. Task i (of `tasks`) of the split is reset with `seed` + i, which stands in
+    the row: TRL hands all members of a group the same row, so that they begin in the same state.
 
     Raises:
         ConfigError: if the environment has no tools, `datasets` is not installed, or there are fewer tasks.
@@ -45,14 +45,11 @@ def to_trl(env_id: str, *, split: str = "train", tasks: int = 1000, seed: int = 
     probe = make(env_id, **env_kwargs)
     if not isinstance(probe, ToolEnv) or not probe.tools:
         raise ConfigError(f"{env_id} has no tools, and TRL's environments are tools: train it with AgentGRPOTrainer")
-    if split not in probe.tasks or len(probe.tasks[split]) < tasks:
-        sizes = ", ".join(f"{name} ({len(rows)})" for name, rows in probe.tasks.items())
-        raise ConfigError(f"{tasks} tasks of split {split!r} asked for; {env_id} has {sizes}")
     datasets = require("datasets", "train")
     system: list[Message] = [{"role": "system", "content": probe.system_prompt}] if probe.system_prompt else []
     rows = [
-        {"prompt": [*system, {"role": "user", "content": ""}], "split": split, "index": index, "seed": seed + index}
-        for index in range(tasks)
+        {"prompt": [*system, {"role": "user", "content": ""}], **row}
+        for row in task_rows(env_id, split, tasks, seed, env_kwargs)
     ]
     methods = {name: _method(tool) for name, tool in probe.tools.items()}
     probe.close()
@@ -66,28 +63,21 @@ class _Environment:
     _made_by: tuple[str, Mapping[str, Any]]
 
     def __init__(self) -> None:
-        env_id, env_kwargs = self._made_by
-        self._env: Any = gymnasium.make(env_id, **env_kwargs)
+        self._episode = LentEpisode(*self._made_by)
 
     def reset(self, **row: Any) -> str:
-        observation, _ = self._env.reset(
-            seed=int(row["seed"]), options={"split": row["split"], "index": int(row["index"])}
-        )
-        self._total, self._over = 0.0, False
-        return str(observation)
+        return str(self._episode.reset(row)[-1]["content"])
 
     def _turn(self, text: str) -> str:
-        if self._over:
+        if self._episode.over:
             raise ValueError("the episode is over")  # as TRL's environments signal it
-        observation, reward, terminated, truncated, _ = self._env.step(text)
-        self._total += float(reward)
-        self._over = terminated or truncated
-        return str(observation)
+        answers, _ = self._episode.step(text)
+        return "\n".join(message["content"] for message in answers)
 
 
 def _method(tool: Tool) -> Any:  # TRL makes the same tool of it: it reads the signature and the docstring
     def call(self: Any, **arguments: Any) -> str:
-        return self._turn(self._env.unwrapped.parser.render(tool.name, arguments))
+        return self._turn(self._episode.env.unwrapped.parser.render(tool.name, arguments))
 
     properties: Mapping[str, Any] = tool.parameters.get("properties", {})
     required = tool.parameters.get("required", [])
@@ -111,9 +101,9 @@ def _reward(completions: Sequence[Any], environments: Sequence[Any], **_: Any) -
     for completion, environment in zip(completions, environments, strict=True):
         last = completion[-1] if completion else {"role": "assistant", "content": ""}
         # A completion that was cut off ends with a tool's answer: the policy has written nothing since.
-        if last["role"] == "assistant" and not environment._over:
+        if last["role"] == "assistant" and not environment._episode.over:
             environment._turn(last.get("content") or "")
-    return [environment._total for environment in environments]
+    return [environment._episode.total for environment in environments]
 
 
 class FromTRL(ToolEnv):

@@ -1,0 +1,109 @@
+"""Any `gymnasium.Env` whose observations and actions are texts, as a `TextEnv` with spans and masks.
+
+    env = FromGymnasium(lambda: SomeTextEnv(level=2))                      # a task is a seed
+    env = FromGymnasium(make_episode, tasks={"train": ids, "test": others})  # or what `make_episode` is given
+
+A world that makes an environment per task, as tau2-bench's `AgentGymEnv(domain, task_id, solo_mode=True)`, is of the
+second kind.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import gymnasium
+
+from agent_gym.env import Reply, TextEnv
+from agent_gym.errors import ConfigError, shown
+
+# A task is a seed, and a split a range of them.
+SEEDS = {"train": range(100_000), "validation": range(100_000, 101_000), "test": range(101_000, 102_000)}
+
+
+class FromGymnasium(TextEnv):
+    """A text environment of Gymnasium's.
+
+    `reward` (weight 1) is its own. Where it truncates, the episode is truncated here, too. `is_success` is what its
+    `info` says under that name, else whether the last reward is at least `success_reward`.
+
+    Args:
+        make: an id that `gymnasium.make` knows, or a function that makes the environment. With `tasks`, a function of a
+            task, which is called for each episode.
+        tasks: split name to tasks; by default seeds, of which no two splits share one.
+        env_kwargs: arguments of the id.
+        success_reward: an episode whose last reward is at least this counts as solved.
+        **kwargs: see `TextEnv`; a system prompt may say how actions are written, where observations do not.
+
+    Raises:
+        ConfigError: if the environment cannot be made, or at `reset` if its observation is no text.
+    """
+
+    reward_weights: ClassVar[Mapping[str, float]] = {"reward": 1.0}
+
+    def __init__(
+        self,
+        make: str | Callable[..., gymnasium.Env],
+        *,
+        tasks: Mapping[str, Sequence[Any]] | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+        success_reward: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        self._per_task = tasks is not None
+        if isinstance(make, str):
+            try:
+                self._inner: Any = gymnasium.make(make, **(env_kwargs or {}))
+            except (gymnasium.error.Error, TypeError) as error:
+                raise ConfigError(f"Gymnasium cannot make {make!r}: {error}") from error
+        else:
+            self._make = make
+            self._inner = None if self._per_task else make()
+        self._success_reward = success_reward
+        super().__init__(SEEDS if tasks is None else tasks, **{"max_turns": 100, **kwargs})
+        self._budget = self.max_turns
+
+    def begin(self, task: Any) -> str:
+        self.max_turns = self._budget
+        if self._per_task:
+            self.close()
+            self._inner = self._make(task)
+        seed = int(self.np_random.integers(2**31)) if self._per_task else int(task)
+        observation, _ = self._inner.reset(seed=seed)
+        return self._text(observation)
+
+    def respond(self, action: str) -> Reply:
+        observation, reward, terminated, truncated, info = self._inner.step(action)
+        if truncated:
+            self.max_turns = self.turn + 1  # this was the last one
+        solved = info.get("is_success", float(reward) >= self._success_reward)
+        return Reply(
+            self._text(observation),
+            terms={"reward": float(reward)},
+            terminated=bool(terminated),
+            success=bool(solved) and bool(terminated or truncated),
+        )
+
+    def gold(self, task: Any) -> Any:
+        raise ConfigError("a Gymnasium environment names no gold answer")
+
+    def close(self) -> None:
+        if self._inner is not None:
+            self._inner.close()
+
+    def _text(self, observation: Any) -> str:
+        if not isinstance(observation, str):
+            what = f"{shown(observation)}; only environments whose observations are texts can be wrapped"
+            raise ConfigError(f"the observation of {type(self._inner.unwrapped).__name__} is {what}")
+        return observation
+
+
+def wrap(make: str | Callable[..., gymnasium.Env], **kwargs: Any) -> FromGymnasium:
+    """Return `FromGymnasium(make, **kwargs)`; `ConfigError` for an environment that is made already.
+
+    One object cannot play several episodes at once, so that what makes it is asked for.
+    """
+    if not isinstance(make, str) and not callable(make) or inspect.isclass(make) is False and hasattr(make, "step"):
+        raise ConfigError(f"wrap got {shown(make)}; hand over its id, or a function that makes it: lambda: MyEnv()")
+    return FromGymnasium(make, **kwargs)

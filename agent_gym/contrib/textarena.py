@@ -1,0 +1,107 @@
+"""TextArena (github.com/LeonGuertler/TextArena): its games of one player, and those of two against a fixed opponent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from agent_gym.contrib.gymnasium import SEEDS
+from agent_gym.contrib.randomness import OwnRandomness
+from agent_gym.env import Reply, TextEnv
+from agent_gym.errors import ConfigError, EnvFailure, described, require
+
+Opponent = Callable[[str, np.random.Generator], str]
+"""From what the game has said since its last turn to its action; whatever it draws comes from the generator."""
+_MOVES = 1000  # of the opponent in a row
+
+
+class FromTextArena(TextEnv):
+    """A game of TextArena's.
+
+        gymnasium.register("Arena/Guess-v0", entry_point=FromTextArena, kwargs={"game": "GuessTheNumber-v0"})
+
+    ## Description
+    The policy is player 0. A task is a seed, and a split a range of them.
+
+    ## Observation
+    What the game has said to player 0 since its last turn, a line per message, "[GAME]" or the player before it.
+    TextArena's wrappers show all of it again each turn; here the conversation has it already.
+
+    ## Action
+    As the game's rules say, mostly a move in square brackets.
+
+    ## Reward
+    `reward` (weight 1): the game's own for player 0, at its end; mostly 1 for a win, -1 for a loss, and parts between.
+
+    ## Episode end
+    `terminated` when the game is over. `is_success` is a reward of at least `success_reward`.
+
+    Args:
+        game: an id of TextArena's, as "Wordle-v0".
+        opponent: plays player 1, in games of two.
+        game_kwargs: arguments of the game.
+        success_reward: see above.
+        **kwargs: see `TextEnv`.
+
+    Raises:
+        ConfigError: if TextArena is not installed, cannot make the game, or it is not for so many players.
+    """
+
+    reward_weights: ClassVar[Mapping[str, float]] = {"reward": 1.0}
+
+    def __init__(
+        self,
+        game: str,
+        *,
+        opponent: Opponent | None = None,
+        game_kwargs: Mapping[str, Any] | None = None,
+        success_reward: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        arena = require("textarena", "textarena")
+        self._randomness, self._opponent, self._players = OwnRandomness(), opponent, 1 if opponent is None else 2
+        self._success_reward = success_reward
+        try:
+            with self._randomness.used():
+                self._game = arena.make(f"{game}-raw", **(game_kwargs or {}))
+                self._game.reset(num_players=self._players, seed=0)
+        except AssertionError as error:
+            have = "give opponent=, a function that plays player 1" if opponent is None else "leave opponent= out"
+            raise ConfigError(f"{game} is not for {self._players} player(s): {error}; {have}") from error
+        except Exception as error:
+            raise ConfigError(f"TextArena cannot make {game!r}: {described(error)}") from error
+        super().__init__(SEEDS, **{"max_turns": 100, **kwargs})
+
+    def begin(self, task: Any) -> str:
+        with self._randomness.used():
+            self._game.reset(num_players=self._players, seed=int(task))
+            return self._until_our_turn()
+
+    def respond(self, action: str) -> Reply:
+        with self._randomness.used():
+            done, _ = self._game.step(action)
+            text = "" if done else self._until_our_turn()
+            rewards, about = self._game.close() if self._game.state.done else (None, {})
+        if rewards is None:
+            return Reply(text)
+        reward = float(rewards[0])
+        last = about.get(0, {}).get("reason") or ""
+        return Reply(last, terms={"reward": reward}, terminated=True, success=reward >= self._success_reward)
+
+    def gold(self, task: Any) -> Any:
+        raise ConfigError("a game names no gold answer")
+
+    def _until_our_turn(self) -> str:
+        """Let the opponent play and return what player 0 has been told; the game may be over then."""
+        for _ in range(_MOVES):
+            player, told = self._game.get_observation()
+            names = self._game.state.role_mapping
+            # The policy's own moves stand in its turns already.
+            lines = [f"[{names.get(who, who)}] {text}" for who, text, _ in told if who != player]
+            if player == 0 or self._game.state.done:
+                return "\n".join(lines)
+            assert self._opponent is not None
+            self._game.step(self._opponent("\n".join(lines), self.np_random))
+        raise EnvFailure(f"the opponent played {_MOVES} moves and it is never the policy's turn")
