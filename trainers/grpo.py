@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -25,15 +24,14 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.data import model_source
-from agent_gym.errors import ConfigError, RolloutError
+from agent_gym.errors import ConfigError
 from agent_gym.evaluate.cards import Meter
-from agent_gym.gateway import agent_env
 from agent_gym.judges import Judge
 from agent_gym.policies.base import Policy
 from agent_gym.policies.processors import let_videos_be_missing
 from agent_gym.policies.ranks import exchange, gather, gather_items
 from agent_gym.policies.transformers import TransformersPolicy
-from agent_gym.registry import EnvLike, recipe
+from agent_gym.registry import EnvLike
 from agent_gym.rollout import Episode, EpisodeSpec, Runner
 from agent_gym.trainers.batch import Batch, TrainingEpisode, balance, collate, take, training_episode
 from agent_gym.trainers.checkpoints import write_provenance
@@ -43,6 +41,7 @@ from agent_gym.trainers.demonstrations import WEIGHTS, Demonstrations
 from agent_gym.trainers.echo_trap import EchoTrapCallback
 from agent_gym.trainers.engine import check_sharded, wants_vllm, warn_of_rounding
 from agent_gym.trainers.estimators import assign
+from agent_gym.trainers.given import data_sets, no_reward, refuse_foreign
 from agent_gym.trainers.input_dependence import InputDependenceCallback
 from agent_gym.trainers.losses import CLAMP, loss_weights, overlong_penalty
 from agent_gym.trainers.metrics import (
@@ -58,27 +57,10 @@ from agent_gym.trainers.metrics import (
 from agent_gym.trainers.rows import RowTrainer, Scores
 from agent_gym.trainers.run_card import RunCard
 from agent_gym.trainers.schedule import RolloutScheduler, check_judge, group_specs, sampled
-from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, Rows, as_tasks, task_dataset
+from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, Rows
 from agent_gym.trainers.teachers import HintWriter, Teacher
 
 _MEANS = "running_means"  # in the trainer's state, which checkpoints keep
-
-
-def _no_reward_function(prompts: Any, **kwargs: Any) -> list[float]:
-    # TRL insists on a reward function.
-    raise RolloutError("rewards come from the environment; this function is never called")
-
-
-# Arguments of TRL's trainer that have no place here, and what has.
-_INSTEAD = {
-    "reward_funcs": (
-        "the environment scores: give QuestionEnv(questions, score=f), or a term in reward_weights whose value is in "
-        "Reply(terms=...)"
-    ),
-    "environment_factory": "give env=lambda: agent_gym.contrib.trl.FromTRL(factory, rows), or a TextEnv",
-    "tools": "they belong to the environment: env=lambda: QuestionEnv(questions, tools=[f])",
-    "rollout_func": "the environment answers the policy, and policy= takes what samples",
-}
 
 
 class AgentGRPOTrainer(RowTrainer):
@@ -137,8 +119,7 @@ class AgentGRPOTrainer(RowTrainer):
         judge: Judge | None = None,
         **kwargs: Any,
     ) -> None:
-        for name in _INSTEAD.keys() & kwargs.keys():
-            raise ConfigError(f"{type(self).__name__} takes no {name}: {_INSTEAD[name]}")
+        refuse_foreign(type(self).__name__, kwargs)
         if args is None:
             name = model if isinstance(model, str) else model.config.name_or_path or "model"
             args = self.config_class(f"{name.rstrip('/').split('/')[-1]}-{self._name}")
@@ -155,21 +136,9 @@ class AgentGRPOTrainer(RowTrainer):
         if judge is not None:
             check_judge(judge, args)
         self.judge = judge
-        if agent is not None:
-            settings = dict(env_kwargs or {})
-            if env is not None:
-                settings = dict(zip(("world", "world_kwargs"), recipe(env, env_kwargs), strict=True))
-            env, env_kwargs = agent_env(agent, tasks, reward, **settings)
-        if train_dataset is None:
-            if env is None:
-                raise ConfigError("give an environment (env=...) or a train_dataset made with task_dataset()")
-            train_dataset = task_dataset(env, env_kwargs, split="train", seed=args.seed)
-        train_dataset = as_tasks(train_dataset, "train_dataset", env)
-        if isinstance(eval_dataset, Mapping):
-            parts = eval_dataset.items()
-            eval_dataset = {key: as_tasks(part, f"eval_dataset[{key!r}]", env) for key, part in parts}
-        elif eval_dataset is not None:
-            eval_dataset = as_tasks(eval_dataset, "eval_dataset", env)
+        train_dataset, eval_dataset = data_sets(
+            env, env_kwargs, train_dataset, eval_dataset, agent=agent, tasks=tasks, reward=reward, seed=args.seed
+        )
         model = model_source(model) if isinstance(model, str) else model
         let_videos_be_missing()  # a model that is named may need it for its processor
         # TRL would build an engine of its own, with settings that neither a CPU nor a tied output layer survives.
@@ -177,7 +146,7 @@ class AgentGRPOTrainer(RowTrainer):
         try:
             super().__init__(
                 model,
-                reward_funcs=[cast(Any, _no_reward_function)],
+                reward_funcs=[cast(Any, no_reward)],
                 args=args,
                 train_dataset=train_dataset,
                 eval_dataset=eval_dataset,
@@ -202,9 +171,8 @@ class AgentGRPOTrainer(RowTrainer):
         self.renderer.also_ends_at(self.eos_token_ids)
         self._epochs = EpochCallback()
         self.add_callback(self._epochs)
-        self.spent = Counter[str]()  # episodes and tokens of training, of this process, for the card of the run
-        self._card = RunCard(self)
-        self.add_callback(self._card)
+        self.card = RunCard(self)
+        self.add_callback(self.card)
         if args.echo_trap != "off":
             # In front of the callbacks that report, which shall see what it adds to the logs.
             self.callback_handler.callbacks.insert(0, EchoTrapCallback(stop=args.echo_trap == "stop"))
@@ -243,8 +211,6 @@ class AgentGRPOTrainer(RowTrainer):
         self._score_rows(batch)
         if self.teacher is not None:
             batch["teacher_logps"] = self.teacher.score(batch, mine)
-            gap = (batch["old_logps"] - batch["teacher_logps"]).clamp(-CLAMP, CLAMP)
-            self._means.add("teacher/kl", gap, batch["weights"] > 0)
         credit = self._assign_credit(batch, mine)
         # Rows that credit needed and the loss does not have no further forward and backward pass.
         needed = (batch["weights"] > 0).any(1) | (batch["episode_of"] < 0)
@@ -255,7 +221,7 @@ class AgentGRPOTrainer(RowTrainer):
         if self.demonstrations is not None:
             batch = self.demonstrations.add(batch, episodes)
         self._metrics["train"]["time/score"].append(time.perf_counter() - started)
-        self._count(episodes, sum(episode.trained for episode in kept))
+        self.card.count(episodes, sum(episode.trained for episode in kept))
         self._write_down(sampled(episodes), credit)
         return batch
 
@@ -267,14 +233,6 @@ class AgentGRPOTrainer(RowTrainer):
         parcels = exchange([[held[number] for number in share if number in held] for share in shares])
         come = {episode.number: episode for parcel in parcels for episode in parcel}
         return [come[number] for number in shares[self.accelerator.process_index]]
-
-    def _count(self, episodes: Sequence[Episode], trained: int) -> None:
-        failed = sum(bool(episode.failure) for episode in episodes)
-        played = len(episodes) - failed
-        self.spent.update(asked=len(episodes), played=played, failed=failed, skipped=played - trained)
-        self.spent["truncated"] += sum(episode.truncated and not episode.failure for episode in episodes)
-        self.spent["read_tokens"] += sum(step.start for episode in episodes for step in episode.steps)
-        self.spent["sampled_tokens"] += sum(episode.sampled_tokens for episode in episodes)
 
     def _trains(self, episode: Episode) -> bool:
         """Whether an episode that counts for the credit of its group is in the loss, too."""
@@ -389,7 +347,7 @@ class AgentGRPOTrainer(RowTrainer):
         episodes = self.rollout(specs, self.args.eval_temperature)
         if self.args.trajectories_per_step and episodes:
             write_episodes(self, metric_key_prefix, episodes)
-        self._card.evaluated(episodes, meter.seconds())
+        self.card.evaluated(episodes, meter.seconds())
         found = eval_metrics(episodes) | mean_metrics(episodes)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         return EvalLoopOutput(cast(Any, None), None, metrics, int(found["episodes"]))

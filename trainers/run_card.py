@@ -24,12 +24,13 @@ from agent_gym.trainers.checkpoints import provenance
 
 
 class RunCard(TrainerCallback):
-    """Writes the card after each evaluation and at the end; the trainer counts what it plays in its `spent`."""
+    """Counts what training costs, in this process, and writes the card after each evaluation and at the end."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer, self._meter = trainer, Meter()
         self._path = Path(str(trainer.args.output_dir), "card.json").resolve()
         self._before: dict[str, float] = {}
+        self.spent = Counter[str]()  # episodes and tokens of training
 
     @property
     def _judge(self) -> dict[str, Any] | None:
@@ -39,6 +40,15 @@ class RunCard(TrainerCallback):
         self._meter = Meter()
         if state.global_step and self._path.is_file():
             self._before = json.loads(self._path.read_text(encoding="utf-8")).get("training", {}).get("spent", {})
+
+    def count(self, episodes: Sequence[Episode], trained: int) -> None:
+        """Add the episodes of a rollout, of which so many are trained on."""
+        failed = sum(bool(episode.failure) for episode in episodes)
+        played = len(episodes) - failed
+        self.spent.update(asked=len(episodes), played=played, failed=failed, skipped=played - trained)
+        self.spent["truncated"] += sum(episode.truncated and not episode.failure for episode in episodes)
+        self.spent["read_tokens"] += sum(step.start for episode in episodes for step in episode.steps)
+        self.spent["sampled_tokens"] += sum(episode.sampled_tokens for episode in episodes)
 
     def evaluated(self, episodes: Sequence[Episode], seconds: Mapping[str, float]) -> None:
         """Write the card after an evaluation that took so long; all processes have to call it."""
@@ -66,7 +76,7 @@ class RunCard(TrainerCallback):
     def _write(self, cards: Sequence[dict[str, Any]]) -> None:
         spent = Counter(self._before)
         seconds = {f"{name}_seconds": value for name, value in self._meter.seconds().items()}
-        for mine in gather({**self._trainer.spent, **seconds}):
+        for mine in gather({**self.spent, **seconds}):
             spent.update(mine)
         if self._trainer.accelerator.is_main_process:
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -193,7 +193,7 @@ class RolloutScheduler:
         """Log what judging has cost since the last rollout, over all processes, and add this one's part to the card."""
         total = judge.spent()
         mine, self._judged = total - self._judged, total
-        self.trainer.spent.update({f"judge_{name}": mine[name] for name in COUNTS})
+        self.trainer.card.spent.update({f"judge_{name}": mine[name] for name in COUNTS})
         spent = sum(gather(mine), Counter[str]())
         for name in COUNTS:
             self.trainer._metrics[self.trainer._mode][f"judge/{name}"].append(spent[name])

@@ -151,6 +151,8 @@ class Teacher:
     def score(self, batch: Batch, episodes: Sequence[TrainingEpisode]) -> torch.Tensor:
         """Return (B, T) the teacher's logprob of each sampled token of a batch, 0 elsewhere; no gradient.
 
+        The mean gap to the policy, an estimate of the reverse KL, is logged as `teacher/kl`.
+
         `episodes` are those of which the batch was made. All processes take part, each with its own rows.
         """
         read: Batch = {name: batch[name] for name in _READ if name in batch}
@@ -165,7 +167,10 @@ class Teacher:
             found = self._read(read)
         # The same tokens in the same order; only where they stand in their rows differs.
         mask = batch["action_mask"]
-        return found.new_zeros(mask.shape).masked_scatter(mask, found[read["action_mask"]])
+        logps = found.new_zeros(mask.shape).masked_scatter(mask, found[read["action_mask"]])
+        gap = (batch["old_logps"] - logps).clamp(-CLAMP, CLAMP)
+        self._trainer._means.add("teacher/kl", gap, batch["weights"] > 0)
+        return logps
 
     def _read(self, batch: Batch) -> torch.Tensor:
         trainer = self._trainer

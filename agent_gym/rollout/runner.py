@@ -136,8 +136,7 @@ class Rollout:
         self._most = sys.maxsize  # as many threads as the system has
         self._asides = Asides(self.policy, self._numbers)
         self._promises: set[object] = set()  # what `later` has promised
-        # What other threads have for the one that plays. None does nothing but end the wait.
-        self._answers: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()  # None only wakes
         self._enough = self._halted = self._pausing = False
         self._stopped = self._tick = time.perf_counter()
         self._next_look = self._stopped + SILENCE_S / 10
