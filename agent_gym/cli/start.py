@@ -50,8 +50,10 @@ def speedrun(argv: Sequence[str]) -> int:
     arguments = parser.parse(argv)
     seeds = seed_list(arguments.seeds) if arguments.seeds is not None else []
     announce("importing torch and TRL")
+    from agent_gym.cli.launch import quiet
     from agent_gym.policies.vllm import set_environment
 
+    quiet()
     set_environment()
     require("trl", "train")
     from agent_gym.examples.presets import own_preset
