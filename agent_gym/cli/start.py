@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import textwrap
 from collections.abc import Sequence
 
 from agent_gym.cli.parser import Parser, add_engine, announce, print_table, seed_list
@@ -22,7 +23,8 @@ def list_envs(argv: Sequence[str]) -> int:
     rows = [("ID", "TASK", "TOOLS", "EXTRA")]
     for entry in entries():
         summary = f"{entry.summary} ({entry.needs})" if entry.needs else entry.summary
-        rows.append((entry.id, summary, ", ".join(entry.tools) or "-", entry.extra or "-"))
+        tools = textwrap.shorten(", ".join(entry.tools) or "-", 40, placeholder=" ...")
+        rows.append((entry.id, summary, tools, entry.extra or "-"))
     print_table(rows)
     print(f"\nAn extra: {install_command('NAME')}. Data and arguments of one: agent-gym info ID")
     return 0
