@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from agent_gym.cli.flags import COMMON, TRAINING
+from agent_gym.cli.flags import COMMON, TRAINING, mapping
 
 
 def config_text(command: str, parsed: Sequence[Any], given: Mapping[str, Any], launch: Sequence[str]) -> str:
@@ -30,6 +30,7 @@ def config_text(command: str, parsed: Sequence[Any], given: Mapping[str, Any], l
     env, args, model = parsed
     own = {one.name for kind in TRAINING[command].own for one in dataclasses.fields(kind)}
     settings = {one.name: getattr(env, one.name) for one in dataclasses.fields(env)}
+    settings |= {name: mapping(name, settings[name]) for name in ("env_kwargs", "styles") if name in settings}
     for source in (args, model):
         for one in dataclasses.fields(source):
             if one.name in own or one.name in COMMON or one.name in given:

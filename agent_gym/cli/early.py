@@ -111,10 +111,9 @@ def _dashed(names: set[str]) -> list[str]:
 
 def _check_environment(given: Mapping[str, Any]) -> None:
     env_id = given.get("env_id")
-    if env_id is None:
-        raise ConfigError(
-            "which environment? give its id first, for example AgentR1/GSM8K-v0; agent-gym list shows all"
-        )
+    if not env_id and not any(given.get(name) for name in ("agent", "agent_command", "tasks")):
+        known = "agent-gym list shows all"
+        raise ConfigError(f"which environment? give its id first, for example AgentR1/GSM8K-v0; {known}")
     for part in env_id.split(",") if isinstance(env_id, str) else ():
         if name := part.partition("=")[0].strip():
             check_env_id(name)

@@ -119,7 +119,7 @@ def _load(path: Path) -> dict[str, Tool]:
         raise ConfigError(f"new: cannot read {path}: {error.strerror}; --tools takes a Python file") from error
     except Exception as error:  # it is the user's code
         raise ConfigError(f"new: {path} cannot be imported: {described(error)}") from error
-    found = {name: tool(getattr(module, name)) for name in defined if not name.startswith("_")}
+    found: dict[str, Tool] = {name: tool(getattr(module, name)) for name in defined if not name.startswith("_")}
     if not found:
         raise ConfigError(f"new: {path} defines no public function; a tool is a typed function with a docstring")
     return found

@@ -61,7 +61,8 @@ def runs(argv: Sequence[str]) -> int:
     if not order:
         print(f"no runs in {root}: no folder there holds a {FILE}")
         return 0
-    table = [("RUN", "COMMAND", "STATUS", "STEP", "REWARD", "SUCCESS", "CHECKPOINT", "STARTED")]
+    head = ("RUN", "COMMAND", "STATUS", "STEP", "REWARD", "SUCCESS", "CHECKPOINT", "STARTED")
+    table: list[tuple[str, ...]] = [head]
     for folder in order:
         about, last = known[folder], _last_checkpoint(folder)
         numbers = about.get("numbers", {})
@@ -126,14 +127,14 @@ def over_seeds(command: str, argv: Sequence[str], seeds: Sequence[int], folder: 
         about = read(place / FILE)
         rows.append({"seed": seed, "status": _status(about), "step": about.get("step"), **about.get("numbers", {})})
     measures = [name for name in ("reward", "eval_reward", "eval_success", "loss") if any(name in row for row in rows)]
-    table = [("SEED", "STATUS", "STEP", *measures)]
+    table: list[tuple[str, ...]] = [("SEED", "STATUS", "STEP", *measures)]
     for row in rows:
         values = [f"{row[name]:.4g}" if name in row else "-" for name in measures]
         table.append((str(row["seed"]), str(row["status"]), str(row["step"]), *values))
     found = {}
     for name in measures:
-        values = [row[name] for row in rows if row["status"] == "done" and name in row]
-        found[name] = dataclasses.asdict(mean(values, [1] * len(values))) if len(values) > 1 else None
+        known = [float(row[name]) for row in rows if row["status"] == "done" and name in row]
+        found[name] = dataclasses.asdict(mean(known, [1] * len(known))) if len(known) > 1 else None
     table.append(("mean", "", "", *map(_interval, found.values())))
     print_table(table, numbers=range(2, 3 + len(measures)))
     write(Path(folder, "seeds.json"), {"command": command, "runs": rows, "mean": found})

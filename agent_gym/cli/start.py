@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import textwrap
 from collections.abc import Sequence
 
 from agent_gym.cli.parser import Parser, add_engine, announce, print_table, seed_list
@@ -22,7 +23,8 @@ def list_envs(argv: Sequence[str]) -> int:
     rows = [("ID", "TASK", "TOOLS", "EXTRA")]
     for entry in entries():
         summary = f"{entry.summary} ({entry.needs})" if entry.needs else entry.summary
-        rows.append((entry.id, summary, ", ".join(entry.tools) or "-", entry.extra or "-"))
+        tools = textwrap.shorten(", ".join(entry.tools) or "-", 40, placeholder=" ...")
+        rows.append((entry.id, summary, tools, entry.extra or "-"))
     print_table(rows)
     print(f"\nAn extra: {install_command('NAME')}. Data and arguments of one: agent-gym info ID")
     return 0
@@ -50,8 +52,10 @@ def speedrun(argv: Sequence[str]) -> int:
     arguments = parser.parse(argv)
     seeds = seed_list(arguments.seeds) if arguments.seeds is not None else []
     announce("importing torch and TRL")
+    from agent_gym.cli.launch import quiet
     from agent_gym.policies.vllm import set_environment
 
+    quiet()
     set_environment()
     require("trl", "train")
     from agent_gym.examples.presets import own_preset

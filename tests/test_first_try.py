@@ -1,0 +1,39 @@
+"""What a trainer is given first: a class, questions, and the arguments of TRL's trainers that have no place here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+
+from toy_envs import CountingEnv
+
+from agent_gym import ConfigError, QuestionEnv
+from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer
+
+
+def test_a_trainer_takes_a_class_or_a_list_of_questions(tiny_model: str, tmp_path: Path) -> None:
+    def trainer(env: Any = None, **given: Any) -> Any:
+        args = AgentGRPOConfig(
+            str(tmp_path), max_steps=1, num_generations=2, per_device_train_batch_size=4, max_turn_tokens=4,
+            max_episode_tokens=700, use_vllm=False, use_cpu=True, bf16=False, report_to="none", save_strategy="no",
+        )  # fmt: skip
+        return AgentGRPOTrainer(tiny_model, env, args, **given)
+
+    questions = [{"problem": f"{n} + 1?", "answer": str(n + 1)} for n in range(4)]
+    run = trainer(train_dataset=questions)
+    run.train()
+    assert run.state.global_step == 1 and run.train_dataset["env_id"][0] == "Local/QuestionEnv-v0"
+    assert trainer(CountingEnv).train_dataset["env_id"][0] == "Local/CountingEnv-v0"
+    for given, message in (
+        ({"env": CountingEnv, "reward_funcs": len}, "takes no reward_funcs: the environment scores"),
+        ({"env": CountingEnv, "train_dataset": questions}, "leave env out"),
+        ({"train_dataset": [{"prompt": "x"}]}, "row 0: no column 'answer'"),
+        ({"train_dataset": ["x"]}, "must be a data set or a list of dicts"),
+        ({"env": QuestionEnv, "env_kwargs": {"questions": questions, "tools": [len]}}, "must be JSON values"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            trainer(**given)
