@@ -39,9 +39,10 @@ def main() -> None:
         return
     facts = _common.provenance(("agent-gym", "trl", "accelerate", "torch"))
     _common.print_provenance(facts)
-    from agent_gym.doctor.ranks import free_port
+    from agent_gym.doctor.ranks import free_port, model_folder
 
     with tempfile.TemporaryDirectory() as name:
+        model_folder(*task(Path(name), quick=options.quick))  # for both ranks
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", free_port()]
         command += [__file__, "--rank", "--folder", name, *(["--quick"] if options.quick else [])]
         subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"})
@@ -52,13 +53,10 @@ def main() -> None:
 
 
 def rank(folder: Path, *, quick: bool) -> None:
-    from agent_gym.doctor import Setting
-    from agent_gym.doctor.ranks import TINY, make_trainer, shard
-    from agent_gym.plan import ModelShape
+    from agent_gym.doctor.ranks import make_trainer, shard
 
     shard("fsdp2", folder, on_cpu=True)
-    setting = Setting((), str(folder))
-    shape = TINY if quick else ModelShape(512, 2048, 8, 8, 8, 64, 1024, tied=True, qkv_bias=True)
+    setting, shape = task(folder, quick=quick)
     rows = []
     for way in ("waited for", "in the background"):
         trainer = make_trainer(setting, shape, max_steps=STEPS, save_strategy="steps", save_steps=1)
@@ -71,6 +69,16 @@ def rank(folder: Path, *, quick: bool) -> None:
         rows.append([way, f"{size / 2**20:.0f}", median(stood[:-1]), step])
     if os.environ["RANK"] == "0":
         (folder / "rows.json").write_text(json.dumps(rows))
+
+
+def task(folder: Path, *, quick: bool) -> tuple[Any, Any]:
+    """Return where the run is, and the shape of its model."""
+    from agent_gym.doctor import Setting
+    from agent_gym.doctor.ranks import TINY
+    from agent_gym.plan import ModelShape
+
+    shape = TINY if quick else ModelShape(512, 2048, 8, 8, 8, 64, 1024, tied=True, qkv_bias=True)
+    return Setting((), str(folder)), shape
 
 
 def measure(trainer: Any, *, wait: bool) -> tuple[list[float], list[float]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 web = pytest.importorskip("aiohttp.web")
 
 from agent_gym.errors import RolloutError  # noqa: E402
@@ -26,11 +26,11 @@ PARAMS = SamplingParams(max_tokens=TURN, seed=1)
 
 @contextmanager
 def counting_servers(
-    count: int, seconds: float, dead: Collection[int] = ()
+    count: int, seconds: float, dead: Collection[int] = (), dying: Collection[int] = ()
 ) -> Iterator[tuple[list[str], list[tuple[int, int, int]]]]:
     """Yield addresses, and what was asked so far: server, first token of the prompt, its length.
 
-    Those that are `dead` break all connections.
+    Those that are `dead` break all connections, those that are `dying` do when they get weights.
     """
     asked: list[tuple[int, int, int]] = []
     rng, loop = random.Random(0), asyncio.new_event_loop()
@@ -56,9 +56,16 @@ def counting_servers(
             choice = {"token_ids": [7] * (TURN - 1) + [EOS], "finish_reason": "stop"}
             return web.json_response({"choices": [{**choice, "logprobs": {"content": [{"logprob": -1.0}] * TURN}}]})
 
+        async def work(request: Any) -> Any:
+            """Take weights, and what belongs to them."""
+            if server in dead or (server in dying and "receive_bucket" in await request.text()):
+                request.transport.abort()
+            return web.json_response({"results": [{"device": "cpu", "dtype": "float32"}], "success": True})
+
         app = web.Application(client_max_size=1 << 30)
         app.add_routes([web.get("/v1/models", models), web.get("/get_world_size", size)])
-        app.add_routes([web.post("/inference/v1/generate", generate)])
+        app.add_routes([web.post("/inference/v1/generate", generate), web.post("/collective_rpc", work)])
+        app.add_routes([web.post("/reset_prefix_cache", work)])
         runner = web.AppRunner(app, shutdown_timeout=0.0)
         runners.append(runner)
         await runner.setup()
@@ -168,3 +175,25 @@ def test_the_turns_of_a_server_that_died_are_sampled_by_the_others_until_it_is_b
 def iter_turns(policy: VLLMServerPolicy) -> Iterator[Any]:
     while policy.pending:
         yield from policy.poll()
+
+
+def test_weights_go_to_the_servers_that_live_and_to_those_that_have_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_PAUSE_S", 0.01)
+    dead, dying = set[int](), set[int]()
+    weights = [("a", torch.ones(4)), ("b", torch.ones(1 << 23))]  # of two buckets
+    with counting_servers(3, 0.0, dead, dying) as (urls, _):
+        with closing(VLLMServerPolicy(urls, [EOS], context=100, transfer="files")) as policy:
+            dead.add(0)
+            policy.sync(weights)
+            assert policy.living == urls[1:], "it was looked for before the weights were sent"
+            dead.clear()
+            dying.add(1)
+            with pytest.warns(UserWarning, match=f"{urls[1]} is left out"):
+                policy.sync(weights)
+            assert policy.living == [urls[0], urls[2]], "one has come back, and one has died meanwhile"
+            dying.update({0, 1, 2})
+            with pytest.warns(UserWarning), pytest.raises(RolloutError, match="cannot be reached"):
+                policy.sync(weights)
+            dying.clear()
+            policy.sync(weights)
+            assert policy.living == urls

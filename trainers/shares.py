@@ -14,6 +14,7 @@ from typing import Any
 from accelerate.utils.constants import FSDP_MODEL_NAME, OPTIMIZER_NAME
 from torch import distributed
 
+from agent_gym.errors import RolloutError
 from agent_gym.policies.ranks import gather
 
 
@@ -51,9 +52,13 @@ class ShareWriter:
         return all(gather(all(write.done() for write in self._writes)))
 
     def wait(self) -> None:
-        """Wait for the end, and raise what this process failed with."""
+        """Wait for the end, and raise in all processes what one has failed with."""
+        from torch.distributed.checkpoint import CheckpointException
+
         writes, self._writes = self._writes, []
-        for write in writes:
-            write.exception()  # both end before either is raised
-        for write in writes:
-            write.result()
+        failures = [failure for write in writes if (failure := write.exception()) is not None]
+        for failure in failures:
+            if isinstance(failure, CheckpointException):  # no `Exception`, and a page of tracebacks
+                process, (cause, _) = next(iter(failure.failures.items()))
+                raise RolloutError(f"process {process}: {cause}") from failure
+            raise failure
