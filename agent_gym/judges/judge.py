@@ -20,6 +20,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -144,7 +145,9 @@ class Judge:
         """Return what makes scores comparable: the kind, the model, and a hash of all that decides a verdict."""
         content = json.dumps([type(self.kind).__name__, repr(self.kind), self.weight, *self._decoding])
         digest = hashlib.sha256(content.encode()).hexdigest()
-        return {"kind": type(self.kind).__name__.lower(), "model": self.model, "weight": self.weight, "sha256": digest}
+        # A server may call a model by its folder, and cards hold no paths of a machine.
+        model = self.model and (Path(self.model).name if self.model.startswith("/") else self.model)
+        return {"kind": type(self.kind).__name__.lower(), "model": model, "weight": self.weight, "sha256": digest}
 
     def spent(self) -> Counter[str]:
         """See `Judging`; the names are those of `ledger.COUNTS`."""
