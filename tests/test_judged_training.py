@@ -130,7 +130,7 @@ def by_label(asked: Asked) -> list[int]:
     return [90 if one else 10 for one in good] if asked.most == 100 else [0 if good[0] == good[1] else 2 - good[0]]
 
 
-@pytest.mark.parametrize("kind", ["rubric", "pairwise", "ranking"])
+@pytest.mark.parametrize("kind", ["rubric", pytest.param("pairwise", marks=pytest.mark.slow), "ranking"])
 def test_a_perfect_judge(kind: str) -> None:
     with judged_by(by_label, kind) as (judge, server):
         found = calibrate(judge, labelled(6))

@@ -20,6 +20,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -142,9 +143,11 @@ class Judge:
 
     def describe(self) -> dict[str, Any]:
         """Return what makes scores comparable: the kind, the model, and a hash of all that decides a verdict."""
-        content = json.dumps([type(self.kind).__name__, repr(self.kind), self.weight, *self._decoding])
+        # A server may call a model by its folder, and cards hold no paths of a machine.
+        model = Path(self.model).name if self.model and self.model.startswith("/") else self.model
+        content = json.dumps([repr(self.kind), self.weight, model, *self._decoding])
         digest = hashlib.sha256(content.encode()).hexdigest()
-        return {"kind": type(self.kind).__name__.lower(), "model": self.model, "weight": self.weight, "sha256": digest}
+        return {"kind": type(self.kind).__name__.lower(), "model": model, "weight": self.weight, "sha256": digest}
 
     def spent(self) -> Counter[str]:
         """See `Judging`; the names are those of `ledger.COUNTS`."""
@@ -152,7 +155,7 @@ class Judge:
 
     @property
     def _decoding(self) -> list[Any]:
-        return [PROMPTS, self.model, self.temperature, self.max_answer_tokens, self.structured]
+        return [PROMPTS, self.temperature, self.max_answer_tokens, self.structured]
 
     def connect(self) -> Judge:
         """Find the server and its model, and open the cache; `ConfigError` if one is not there. Once is enough."""
@@ -279,7 +282,7 @@ class Judge:
         if source is not None:  # its weights change
             return (await self._ask(question, source))[0]
         self.connect()
-        key = hashlib.sha256(json.dumps([*self._decoding, question.digest]).encode()).hexdigest()
+        key = hashlib.sha256(json.dumps([self.model, *self._decoding, question.digest]).encode()).hexdigest()
         known = self._cache.get(key)
         if known is not None or key in self._asked:
             self.ledger.totals["cached"] += 1
