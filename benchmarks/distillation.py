@@ -1,11 +1,12 @@
 """On-policy distillation against SFT on the teacher's episodes, at equal CPU seconds, over several turns.
 
-    python benchmarks/distillation.py          # three seeds, about 5 CPU minutes
+    python benchmarks/distillation.py          # three seeds, about 12 CPU minutes
 
 The task is Bisect (17 to 32 commits, 5 tests). The teacher is the preset's tiny model (width 64), trained on the
-expert's episodes, one for all seeds. The student of each seed is a model of width 32, which has imitated the poor
-player of the preset. From there two ways are given the same CPU seconds of one thread, and the same schedule of the
-rate over these seconds:
+expert's episodes, one for all seeds. The student of each seed is a model of width 32, which has imitated the expert
+for a third of the steps. With `--start newest` it has imitated the poor player of the preset, who tests other commits
+than the teacher: what the student never samples, the teacher cannot praise. From there two ways are given the same CPU
+seconds of one thread, and the same schedule of the rate over these seconds:
 
     distillation    the student plays, the teacher scores its tokens (teacher_coef 1, reward_coef 0, four updates on
                     each rollout); the seconds have the rollouts and the teacher's forward passes in them
@@ -40,8 +41,9 @@ SFT_RATES = (1e-3, 4e-3)
 def main() -> None:
     parser = _common.parser(__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--seconds", type=float, default=12.0, help="CPU seconds of each way, after the start")
+    parser.add_argument("--seconds", type=float, default=40.0, help="CPU seconds of each way, after the start")
     parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate of distillation")
+    parser.add_argument("--start", choices=("default", "newest"), default="default", help="whom the student imitated")
     options = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
     facts = _common.provenance(PACKAGES)
@@ -96,7 +98,8 @@ class Seed:
             self.imitate("teacher", replace(phase, styles={"default": 1.0}))
         scheduler = {**phase.settings["lr_scheduler_kwargs"], "num_decay_steps": steps // 6}
         brief = {**phase.settings, "lr_scheduler_kwargs": scheduler}
-        self.imitate("student", replace(phase, steps=steps // 3, settings=brief))
+        styles = {self.options.start: 1.0}
+        self.imitate("student", replace(phase, steps=steps // 3, settings=brief, styles=styles))
         self.evaluate("teacher", self.load("teacher"))
         self.evaluate(START, self.load("student"))
         student = self.load("student")

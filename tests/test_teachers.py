@@ -316,7 +316,7 @@ def test_two_processes_end_with_the_weights_of_one(tmp_path: Path, kind: str) ->
 # Demonstrations beside rollouts.
 
 
-@pytest.mark.parametrize("ppo", [False, True], ids=["grpo", "ppo"])
+@pytest.mark.parametrize("ppo", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["grpo", "ppo"])
 def test_demonstrations_add_their_gradient_and_nothing_else(tmp_path: Path, ppo: bool) -> None:
     """The step of a mixed run is that of the rollout plus `sft_coef` times that of the mean over expert's tokens."""
     options = {**SGD, "max_steps": 1, "ppo": ppo, "critic_learning_rate": 0.0} if ppo else {**SGD, "max_steps": 1}
