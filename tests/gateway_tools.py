@@ -10,11 +10,13 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from rollout_tools import RandomWriter, scripted
 
 from agent_gym.evaluate import make_specs
 from agent_gym.gateway import agent_env
 from agent_gym.rollout import Budget, Episode, Runner
+from agent_gym.trainers.batch import WORLD, training_episode
 from agent_gym.transcript import check_tiling
 
 Talk = list[dict[str, Any]]
@@ -184,6 +186,19 @@ def check_log(episode: Episode, log: Log, policy: RandomWriter) -> None:
         assert all(value == 0 for value, trained in zip(row.logprobs, row.action_mask, strict=True) if not trained)
     # Every token once.
     assert sum(sum(row.action_mask) for row in episode.rows) == sum(len(one.token_ids) for _, one in written)
+    # As the trainer takes them, in the order of sampling.
+    kept = training_episode(episode, 0)
+    trained: list[tuple[int, int, float]] = []
+    for row in kept.rows:
+        places = (row.step_of != WORLD).nonzero()[0]
+        columns = (column[places].tolist() for column in (row.step_of, row.token_ids, row.logprobs))
+        trained += zip(*columns, strict=True)
+    sampled = [
+        (k, token, float(np.float32(logprob)))
+        for k, (_, generation) in enumerate(written)
+        for token, logprob in zip(generation.token_ids, generation.logprobs, strict=True)
+    ]
+    assert sorted(trained, key=lambda one: one[0]) == sampled
     # Each answer that the client read is a step of its own; the rest are those that it did not read.
     answers = {one.id: one for one in log.seen}
     for one in answers.values():
