@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agent_gym.cli.flags import TRAINING
+from agent_gym.cli.flags import SWITCHES, TRAINING
 from agent_gym.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -159,7 +159,8 @@ def flags_of(command: str) -> set[str]:
         from agent_gym.cli.train import TrainingParser
 
         parsers = TrainingParser(command), launch_command_parser()
-        return {flag for parser in parsers for flag in parser._option_string_actions} | {"--help-all"}
+        switches = {"--help-all", *(flag.split()[0] for flag in SWITCHES)}
+        return {flag for parser in parsers for flag in parser._option_string_actions} | switches
     with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
         main([command, "--help"])
     return set(re.findall(r"--\w+", shown.getvalue()))

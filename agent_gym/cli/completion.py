@@ -57,18 +57,28 @@ def completion(argv: Sequence[str]) -> int:
 
 def _words(before: Sequence[str]) -> list[str]:
     """Return what may follow these words."""
-    from agent_gym.cli.main import COMMANDS, main
+    from agent_gym.cli.main import COMMANDS
 
     if not before:
         return list(COMMANDS)
     if before[0] not in COMMANDS:
         return []
-    shown = io.StringIO()
-    words = [before[0], *before[1:2], "--help"] if before[0] == "serve" else [before[0], "--help"]
-    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
-        main(words)
-    text = shown.getvalue()
+    text = _help(before[0])
+    kinds = re.findall(rf"^usage: agent-gym {before[0]} ([a-z]+) ", text, re.MULTILINE)
+    if kinds and len(before) == 1:
+        return kinds
+    if kinds:  # each has flags of its own
+        text = _help(*before[:2])
     flags = sorted(set(re.findall(r"(?<![\w-])--[a-z][\w-]*", text)))
-    wanted = [word for one in re.findall(r"{([\w,-]+)}", text) for word in one.split(",")]
+    choices = [word for one in re.findall(r"{([\w,-]+)}", text) for word in one.split(",")]
     takes_env = re.search(r"\bENV\b", text) and len(before) == 1
-    return [*(list_envs() if takes_env else ()), *wanted, *flags]
+    return [*(list_envs() if takes_env else ()), *choices, *flags]
+
+
+def _help(*words: str) -> str:
+    from agent_gym.cli.main import main
+
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
+        main([*words, "--help"])
+    return shown.getvalue()

@@ -30,13 +30,14 @@ _FIRST = (
     "eval_strategy", "use_peft",
 )  # fmt: skip
 """Those of them that `--help` explains; it names the others."""
-_SWITCHES = {
+SWITCHES = {
     "--config FILE": "a yaml file with any of these; examples/*.yaml are some to begin with",
     "--dry_run": "print the settings, what the run would do and what it would write, and end",
     "--print_config": "print the settings as yaml, and end",
     "--seeds LIST": "one run for each seed, such as 0,1,2, into output_dir/seed_N, and their means",
     "--accelerate_config NAME": "several processes: a preset or a file of `accelerate config`",
 }
+"""What the commands take beside settings, for `--help`."""
 
 
 def _argument(default: Any, text: str) -> Any:
@@ -188,7 +189,7 @@ def help_text(name: str, argv: Sequence[str]) -> str:
         _show(parser, GROUPS[asked], groups[asked])
         return parser.format_help().lstrip()
     common = [one for one in COMMON if one in _FIRST and (groups or one not in _RL_ONLY)]
-    rows = {f"--{one} {COMMON[one][0]}": COMMON[one][1] for one in common} | _SWITCHES
+    rows = {f"--{one} {COMMON[one][0]}": COMMON[one][1] for one in common} | SWITCHES
     lines = [f"usage: {layout(name)['usage']}", "", TRAINING[name].summary, ""]
     lines += [f"  {flag:<33}  {text}" for flag, text in rows.items()]
     named = {"the environment": [one.name for one in dataclasses.fields(TRAINING[name].arguments)]}
