@@ -206,9 +206,8 @@ class VLLMServerPolicy(ServedPolicy):
             if not [other for other in self.living if other != url]:
                 raise error
             self._down.add(url)
-            warnings.warn(
-                f"{url} is left out until it has new weights, the others take its turns: {error}", stacklevel=2
-            )
+            what = f"{url} is left out until it has new weights, the others take its turns: {error.what}"
+            warnings.warn(what, stacklevel=2)
 
     # Weights.
 
