@@ -4,8 +4,7 @@
     from agent_gym.contrib.openenv import openenv_app
     app = openenv_app("AgentR1/GSM8K-v0")
 
-Its clients reset with `split`, `index` and `seed`, and step with `{"text": ...}`. Each session has an environment
-of its own.
+Its clients reset with `split`, `index` and `seed`, and step with `{"text": ...}`. Each session has its own environment.
 """
 
 from __future__ import annotations

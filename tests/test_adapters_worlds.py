@@ -1,0 +1,156 @@
+"""Worlds of other libraries as environments here: any Gymnasium environment on texts, reasoning-gym, TextArena."""
+
+from __future__ import annotations
+
+import random
+from importlib.util import find_spec
+from typing import Any
+
+import gymnasium
+import pytest
+
+import agent_gym
+from agent_gym import ConfigError
+from agent_gym.contrib.gymnasium import FromGymnasium, wrap
+from agent_gym.contrib.reasoning_gym import harmless
+from agent_gym.testing import check_text_env
+
+
+class Echo(gymnasium.Env):
+    """Says a number to be repeated; truncates after three wrong answers."""
+
+    observation_space = action_space = gymnasium.spaces.Text(100)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.number, self.wrong = int(self.np_random.integers(1000)), 0
+        return f"Say {self.number}.", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        right = action.strip() == str(self.number)
+        self.wrong += not right
+        return "" if right else f"No: {self.number}.", float(right), right, self.wrong == 3, {}
+
+
+def test_a_text_environment_of_gymnasiums_reports_spans_and_ends_as_it_does() -> None:
+    check_text_env(lambda: FromGymnasium(Echo), expert=False)
+    env = wrap(Echo, max_turns=7)
+    observation, _ = env.reset(seed=1)
+    _, reward, terminated, truncated, info = env.step(observation[4:-1])
+    assert (reward, terminated, truncated, info["is_success"]) == (1.0, True, False, True)
+    env.reset(seed=1)
+    ends = [env.step("x")[2:4] for _ in range(3)]
+    assert ends == [(False, False), (False, False), (False, True)]
+    assert env.reset(seed=2) and env.max_turns == 7  # a truncation of the world's is not the next episode's budget
+    assert [span.source for span in env.step("x")[4]["spans"]] == ["agent", "env"]
+
+
+def test_a_function_of_a_task_makes_an_environment_per_episode() -> None:
+    made: list[str] = []
+    env = wrap(lambda task: made.append(task) or Echo(), tasks={"train": ["a", "b"], "test": ["c"]})
+    env.reset(options={"split": "test", "index": 0})
+    env.reset(options={"split": "train", "index": 1})
+    assert made == ["c", "b"]
+
+
+def test_what_cannot_be_wrapped_is_named() -> None:
+    with pytest.raises(ConfigError, match="hand over its id, or a function"):
+        wrap(Echo())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="cannot make 'Nothing-v0'"):
+        wrap("Nothing-v0")
+    with pytest.raises(ConfigError, match="the observation of CartPoleEnv is"):
+        wrap("CartPole-v1").reset(seed=0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["__import__('os').system('id')", "exit()", "9**9**9", "(9**9)**9", "(9**9*1)**9", "'a'*99999999", "5!", "1<<99999"]
+    + ["[0 for _ in iter(int, 1)]", "(lambda: 0)()", "x.__class__", "[1]*10**9", "open('x')", "(" * 5000],
+)
+def test_an_answer_that_would_be_evaluated_cannot_do_harm(answer: str) -> None:
+    assert not harmless(answer)
+
+
+@pytest.mark.parametrize(
+    "answer", ["(3 + 4) * 2", "x**2*y**3 + 1", "-cos(x)/3 + C", "[[1, 2], [3, 4]]", "x**(1/2)", "_ Q\nQ _", "['ab']"]
+)
+def test_and_plain_arithmetic_is_evaluated(answer: str) -> None:
+    assert harmless(answer)
+
+
+def test_what_is_not_installed_is_named() -> None:
+    for module, make in (
+        ("reasoning_gym", lambda: agent_gym.make("AgentR1/ReasoningGym-v0", dataset="countdown")),
+        ("textarena", lambda: __import__("agent_gym.contrib.textarena", fromlist=["x"]).FromTextArena("Wordle-v0")),
+    ):
+        if find_spec(module) is None:
+            with pytest.raises(ConfigError, match=f"needs the package '{module}'"):
+                make()
+
+
+class TestReasoningGym:
+    @pytest.fixture(autouse=True)
+    def _installed(self) -> None:
+        pytest.importorskip("reasoning_gym")
+
+    def test_splits_share_no_question_and_an_expert_solves_them(self) -> None:
+        make = {"dataset": "simple_equations", "evaluation_rows": 20}
+        check_text_env(lambda: agent_gym.make("AgentR1/ReasoningGym-v0", **make), episodes=2)
+        env = agent_gym.make("AgentR1/ReasoningGym-v0", **make)
+        asked = {split: {env.tasks[split][i]["question"] for i in range(20)} for split in env.tasks}
+        assert all(len(asked[split]) == 20 for split in ("validation", "test"))
+        assert not asked["train"] & asked["test"] and not asked["validation"] & asked["test"]
+
+    def test_the_judge_scores_and_evaluates_nothing_else(self) -> None:
+        env = agent_gym.make("AgentR1/ReasoningGym-v0", dataset="countdown", evaluation_rows=2)
+        for action, score in (("<answer>exit()</answer>", 0.0), ("no answer", 0.0), (None, 1.0)):
+            env.reset(options={"split": "test", "index": 1})
+            _, reward, *_, info = env.step(action or env.expert_action())
+            assert reward == score and bool(info["error"]) == (score == 0.0)
+        with pytest.raises(ConfigError, match="no data set 'sums'"):
+            agent_gym.make("AgentR1/ReasoningGym-v0", dataset="sums")
+        with pytest.raises(ConfigError, match="cannot make 'countdown'"):
+            agent_gym.make("AgentR1/ReasoningGym-v0", dataset="countdown", config={"nothing": 1})
+
+
+class TestTextArena:
+    @pytest.fixture(autouse=True)
+    def _installed(self) -> None:
+        pytest.importorskip("textarena")
+
+    def test_a_game_of_one_is_played_and_leaves_the_generators_alone(self) -> None:
+        from agent_gym.contrib.textarena import FromTextArena
+
+        before = random.getstate()
+        check_text_env(lambda: FromTextArena("GuessTheNumber-v0"), expert=False, episodes=2)
+        env = FromTextArena("GuessTheNumber-v0")
+        env.reset(options={"split": "test", "index": 5})
+        low, high, over = 1, 20, False
+        while not over:
+            guess = (low + high) // 2
+            observation, reward, terminated, truncated, info = env.step(f"[{guess}]")
+            low, high = (guess + 1, high) if "higher" in observation else (low, guess - 1)
+            over = terminated or truncated
+        assert reward == 1.0 and info["is_success"] and random.getstate() == before
+
+    def test_a_game_of_two_has_a_fixed_opponent(self) -> None:
+        from agent_gym.contrib.textarena import FromTextArena
+
+        def plays(observation: str, rng: Any) -> str:
+            return f"[{int(rng.integers(9))}]"
+
+        def play(seed: int) -> list[Any]:
+            env, log, over = FromTextArena("TicTacToe-v0", opponent=plays, max_turns=9), [], False
+            env.reset(seed=seed, options={"index": 0})
+            for cell in (4, 0, 8, 2, 6, 1, 7, 3, 5):
+                if not over:
+                    observation, reward, terminated, truncated, _ = env.step(f"[{cell}]")
+                    over = terminated or truncated
+                    log.append((observation, reward))
+            return log
+
+        assert play(0) == play(0) != play(1)
+        with pytest.raises(ConfigError, match="give opponent="):
+            FromTextArena("TicTacToe-v0")
+        with pytest.raises(ConfigError, match="cannot make 'Nothing-v0'"):
+            FromTextArena("Nothing-v0")
