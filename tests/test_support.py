@@ -62,7 +62,10 @@ def one_customer(mood: str = "calm", *, allowed: bool = True) -> Customer:
     ("message", "answer"),
     [
         ("May I have your name and zip code, please?", "My name is Bada Gamo. My zip code is 12348."),
-        ("To verify your identity: who am I speaking with? Please share your postal code.", "My zip code is 12348."),
+        (
+            "To verify your identity: who am I speaking with? Please share your postal code.",
+            "My name is Bada Gamo. My zip code is 12348.",
+        ),
         ("Could you tell me the order number?", "It is order W1238."),
         ("Which order is it?", "It is order W1238."),
         ("Please provide your order's ID and your name.", "My name is Bada Gamo. It is order W1238."),
