@@ -75,6 +75,7 @@ def pack(episodes: list[Played], extra_steps: int = 0, extra_tokens: int = 0) ->
         last_values=torch.tensor([e.last_value for e in episodes], dtype=torch.float64),
         anchors=anchors,
         baselines=torch.tensor([e.baseline for e in episodes], dtype=torch.float64),
+        running_means={},
     )
 
 

@@ -62,7 +62,10 @@ def one_customer(mood: str = "calm", *, allowed: bool = True) -> Customer:
     ("message", "answer"),
     [
         ("May I have your name and zip code, please?", "My name is Bada Gamo. My zip code is 12348."),
-        ("To verify your identity: who am I speaking with? Please share your postal code.", "My zip code is 12348."),
+        (
+            "To verify your identity: who am I speaking with? Please share your postal code.",
+            "My name is Bada Gamo. My zip code is 12348.",
+        ),
         ("Could you tell me the order number?", "It is order W1238."),
         ("Which order is it?", "It is order W1238."),
         ("Please provide your order's ID and your name.", "My name is Bada Gamo. It is order W1238."),
@@ -138,7 +141,7 @@ def test_stuffing_everything_into_messages_does_not_pay() -> None:
 
 
 def test_guessing_without_a_look_is_found_out() -> None:
-    """Two constant reports on tasks of difficulty 3, where the customer asks: less than a tenth is solved."""
+    """Two constant reports where the customer asks: less than a tenth is solved."""
     env = SupportEnv(difficulty=3)
     for constant in ("Done. You get 30 dollars back.", "Sorry, that is not possible. It is shipped."):
         assert sum(finish(env, [constant], index)["is_success"] for index in range(60)) < 6
@@ -165,10 +168,8 @@ def test_the_customers_words_are_an_authors_of_their_own_and_never_trained(token
     assert sources == {"user", "agent", "env", "user:customer"}
     for start, stop, source, _ in row.spans:
         assert mask[start:stop] == [kind_of(source) == "agent"] * (stop - start)
-    customer = "".join(
-        tokenizer.decode(row.token_ids[s.start : s.stop]) for s in row.spans if s.source == "user:customer"
-    )
-    assert "My name is" in customer and "goodbye" in customer.lower().replace("bye", "goodbye", 1)
+    spoken = [tokenizer.decode(row.token_ids[s.start : s.stop]) for s in row.spans if s.source == "user:customer"]
+    assert "My name is" in spoken[0] and "bye" in spoken[-1].lower()
 
 
 def test_rows_are_whole_apart_and_the_same_at_any_size() -> None:

@@ -16,6 +16,7 @@ import gymnasium
 
 from agent_gym.errors import ConfigError, require
 from agent_gym.players import PlayersEnv
+from agent_gym.rollout import make_env
 
 
 def to_aec(env_id: str, **env_kwargs: Any) -> Any:
@@ -27,11 +28,17 @@ def to_aec(env_id: str, **env_kwargs: Any) -> Any:
         ConfigError: if PettingZoo is not installed, or the environment is no `PlayersEnv`.
     """
     zoo = require("pettingzoo", "players")
-    env = gymnasium.make(env_id, **{**env_kwargs, "opponent": "self"}).unwrapped
-    if not isinstance(env, PlayersEnv):
-        raise ConfigError(f"{env_id} is a {type(env).__name__}; to_aec makes games of an agent_gym.players.PlayersEnv")
+    try:
+        made: Any = make_env(env_id, {**env_kwargs, "opponent": "self"}).unwrapped
+    except ConfigError as error:
+        raise ConfigError(
+            f"to_aec makes games of environments that are an agent_gym.players.PlayersEnv: {error}"
+        ) from None
+    if not isinstance(made, PlayersEnv):
+        raise ConfigError(f"{env_id} is a {type(made).__name__}; to_aec wants an agent_gym.players.PlayersEnv")
+    env = made
 
-    class GameAEC(zoo.AECEnv):  # type: ignore[name-defined,misc]
+    class GameAEC(zoo.AECEnv):  # type: ignore[name-defined]
         metadata = {"name": env_id, "render_modes": ["ansi"], "is_parallelizable": False}
 
         def __init__(self) -> None:

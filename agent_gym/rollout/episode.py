@@ -168,7 +168,8 @@ class Episode:
             self.roles, self.role = tuple(info.get("roles", ())), info.get("role", "")
             self._say(info["messages"])
         self.rows.append(row)
-        self.rows_of[self.role] = 0
+        if self.roles:
+            self.rows_of[self.role] = 0
 
     def record(
         self,

@@ -130,7 +130,8 @@ class Database:
             return _error(f"there is no order {order[:20]!r}")
         if item is not None and (target := target["items"].get(item.strip())) is None:
             return _error(f"order {order.strip()} has no item {item[:20]!r}")
-        target.update(change)
+        # What happened to an item adds up: an exchange that is returned afterwards is still one.
+        target.update({**change, "state": target.get("state", "") + change["state"]} if item is not None else change)
         return ToolResult("done")
 
 
@@ -142,7 +143,6 @@ def after(content: Mapping[str, Any], writes: list[tuple[str, dict[str, str]]]) 
     """Return what a database holds after some calls of its tools."""
     database = Database()
     database.load(content)
-    tools = {one.name: one for one in database.tools}
     for name, arguments in writes:
-        assert not tools[name].run(arguments).error, (name, arguments)
+        assert not getattr(database, name)(**arguments).error, (name, arguments)
     return database.content

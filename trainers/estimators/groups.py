@@ -246,8 +246,8 @@ def rae(experience: Experience, credit: Credit) -> Estimate:
 
     Reads and updates `running_means`, by number of the source, which `source_number` makes of environment and role.
     """
-    sources, means = required(experience.sources, "sources"), required(experience.running_means, "running_means")
-    returns = experience.episode_returns
+    means, returns = required(experience.running_means, "running_means"), experience.episode_returns
+    sources = torch.zeros_like(experience.groups) if experience.sources is None else experience.sources
     advantages = torch.zeros_like(returns)
     for i, (source, earned) in enumerate(zip(sources.tolist(), returns.tolist(), strict=True)):
         before = means.get(str(source), 0.0)
