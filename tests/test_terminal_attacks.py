@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,23 @@ def test_an_attack_earns_nothing(attack: str) -> None:
     while not terminated or reward == 0:
         _, reward, terminated, truncated, info = env.step(env.expert_action())
         assert not (terminated or truncated) or info["is_success"]
+
+
+def test_a_command_that_is_killed_from_outside_is_no_verdict_on_it(terminal: Terminal) -> None:
+    server = terminal._server.pid
+    children = Path(f"/proc/{server}/task/{server}/children")
+
+    def kill() -> None:
+        while not (found := children.read_text().split()):
+            time.sleep(0.02)
+        os.kill(int(found[0]), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(agent_gym.EnvFailure, match="killed from outside|could not be confined"):
+        terminal.run("sleep 20")
+    killer.join()
+    assert terminal.run("echo well").stdout == "well\n"
 
 
 def test_a_fork_server_that_dies_fails_the_episode_and_not_the_next_one() -> None:

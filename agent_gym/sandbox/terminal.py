@@ -236,6 +236,9 @@ class Terminal:
             ended = self._ask(request, [files.source, files.stdin, files.stdout, files.stderr], limits)
             if not ended["confined"]:
                 raise files.unconfined()
+            if ended["killed"] is None and ended["code"] < 0:
+                # No command can signal the first process of its namespace.
+                raise SandboxError("a command was killed from outside of it, perhaps because memory is short")
             return files.judge(ended["code"], ended["killed"], ended["cpu_seconds"], limits)
 
     def _ask(self, request: Message, descriptors: list[int], limits: Limits) -> Exit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import shutil
@@ -16,7 +17,7 @@ from agent_gym.envs.terminal.data import EMBEDDED, open_data, task_of
 from agent_gym.envs.terminal.harbor import Task
 from agent_gym.errors import ConfigError, whole_number
 from agent_gym.sandbox import Execution
-from agent_gym.sandbox.terminal import ENVIRONMENT, LIMITS, MAX_COMMAND_BYTES, Terminal, pack, shared_terminals
+from agent_gym.sandbox.terminal import ENVIRONMENT, LIMITS, MAX_COMMAND_BYTES, Files, Terminal, pack, shared_terminals
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import Parser, TextTool, ToolCall, ToolResult
 
@@ -30,6 +31,10 @@ _ENDS = {
     "wall_limit": f"[ended: more than {LIMITS.wall_seconds:g} seconds]",
     "memory_limit": f"[ended: more than {LIMITS.memory_mb} MB of memory]",
 }
+
+
+# What the tests of tasks pay for nothing. Many episodes end at once, and training plays each task several times.
+_UNTOUCHED: dict[bytes, float] = {}
 
 
 class Shell(TextTool):
@@ -73,21 +78,28 @@ class Shell(TextTool):
 
     def _opened(self) -> Terminal:
         if self._terminal is None:
-            files = pack(self._task.files, self._task.folders)
-            sandbox, task = shared_terminals(), self._task
-            self._terminal = sandbox.open(files, folder=task.folder, environment=task.variables)
+            task = self._task
+            self._terminal = shared_terminals().open(self._files(), folder=task.folder, environment=task.variables)
             for earlier in self._before:  # of a copy, whose session has to get its files first
                 self._terminal.run(earlier)
         return self._terminal
 
-    def test(self) -> tuple[float, Execution]:
-        """End the session and run the tests; return their reward."""
+    def _files(self) -> Files:
+        return pack(self._task.files, self._task.folders)
+
+    def test(self) -> float:
+        """End the session, run the tests and return their reward; for files that no command has touched only once."""
         tests = pack({f"/{path}": content for path, content in self._task.tests.items()}, ())
-        seconds = self._task.test_seconds
-        limits = replace(LIMITS, cpu_seconds=seconds, wall_seconds=seconds)
-        execution = self._opened().test(tests, limits, self._task.test_variables)
+        untouched = b"" if self._before else hashlib.sha256(self._files().archive + tests.archive).digest()
+        reward = _UNTOUCHED.get(untouched)
+        if reward is None:
+            seconds = self._task.test_seconds
+            limits = replace(LIMITS, cpu_seconds=seconds, wall_seconds=seconds)
+            reward = reward_of(self._opened().test(tests, limits, self._task.test_variables).stderr)
+        if untouched:
+            _UNTOUCHED[untouched] = reward
         self.close()
-        return reward_of(execution.stderr), execution
+        return reward
 
     def close(self) -> None:
         if self._terminal is not None:
@@ -223,7 +235,7 @@ class TerminalEnv(ToolEnv):
         return reply
 
     def answer(self, text: str) -> Reply:
-        reward, _ = self._shell.test()
+        reward = self._shell.test()
         terms = {"outcome": float(reward == 1.0), "share": reward}
         return Reply(terms=terms, terminated=True, success=reward == 1.0)
 

@@ -68,8 +68,6 @@ def main(descriptor: int) -> None:
 def _prepare(server: socket.socket) -> _Ground:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     setup: Setup = json.loads(server.recv(MAX_MESSAGE_BYTES))
-    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")
     users = kernel.free_users()
     interpreter = os.path.realpath(sys.executable)
     readable = sorted({*setup["readable"], *preload.libraries()})
@@ -184,6 +182,9 @@ def _confine(request: Message, filter_: bytes) -> None:
     os.nice(_NICE)
     kernel.no_new_privileges()
     kernel.mount("proc", "/proc", "proc", kernel.NO_SETUID | kernel.NO_DEVICES, "subset=pid")
+    # The system should take a command's memory before anybody else's, and before the files of all sessions.
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
     folder = f"{_SESSIONS}/{request['terminal']}"
     for path in request["folders"]:
         kernel.mount(folder + path, path, None, kernel.BIND)

@@ -124,10 +124,9 @@ def holds(check: list[Any]) -> bool:
 def main() -> None:
     """Judge, and write the reward."""
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    from expected import GOALS, GUARDS  # type: ignore[import-not-found]
-
-    kept = all(holds(check) for check in GUARDS)
-    goals = [holds(check) for check in GOALS]
+    expected = __import__("expected")  # beside this file, where the tests run
+    kept = all(holds(check) for check in expected.GUARDS)
+    goals = [holds(check) for check in expected.GOALS]
     os.makedirs(os.path.dirname(_REWARD), exist_ok=True)
     with open(_REWARD, "w", encoding="utf-8") as file:
         file.write(f"{sum(goals) / len(goals) if kept else 0.0}\n")
