@@ -192,7 +192,7 @@ class PlayersEnv(TextEnv):
         mine = next(one for one in reversed(self.transcript.segments) if kind_of(one.source) == "agent")
         ids = [] if self.renderer is None else self.renderer.reply(mine.token_ids, messages)
         told = self.transcript.append(f"env:{who}", mine.step, observation, ids)
-        info = {"role": self.role, "messages": messages, "spans": [told.span]}
+        info: dict[str, Any] = {"role": self.role, "messages": messages, "spans": [told.span]}
         if self.renderer is not None:
             info |= {"token_ids": [*ids], "token_spans": [told.token_span]}
         return observation, info

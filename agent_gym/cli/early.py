@@ -93,8 +93,10 @@ def _known_flags(command: str) -> set[str]:
     found |= {"help", "help_all", "config", "accelerate_config", "dry_run", "print_config", "seeds"}
     for package, files in _SOURCES.items():
         spec = find_spec(package)
-        folder = Path(spec.origin).parent if spec and spec.origin else None
-        for file in files if folder else ():
+        if spec is None or spec.origin is None:
+            continue
+        folder = Path(spec.origin).parent
+        for file in files:
             try:
                 text = (folder / file).read_text(encoding="utf-8")
             except OSError:
@@ -123,7 +125,8 @@ def _check_environment(given: Mapping[str, Any]) -> None:
 
 def _check_numbers(given: Mapping[str, Any]) -> None:
     """Check our settings as the trainer will, and the learning rate, whose sign no one else looks at so early."""
-    hints, values = get_type_hints(_Own), {}
+    hints = get_type_hints(_Own)
+    values: dict[str, Any] = {}
     for name in given.keys() & hints.keys():
         kinds = (hints[name], *get_args(hints[name]))
         # A text, or what cannot be converted, is left to the real parser.
