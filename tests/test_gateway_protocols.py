@@ -156,6 +156,15 @@ def test_responses_are_the_same_conversation(tokenizer: Any) -> None:
     assert (third.status, third.usage.output_tokens) == ("incomplete", 2)
 
 
+def test_a_limit_of_the_rollout_does_not_break_a_response(tokenizer: Any) -> None:
+    def agent(client: Any, task: Any) -> list[str]:
+        chat = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "a"}])
+        return [chat.choices[0].finish_reason, client.responses.create(model="m", input="b").status]
+
+    episode, ends = run(agent, tokenizer, ["no end " * 200])
+    assert ends == ["length", "completed"] and [step.finish_reason for step in episode.steps] == ["length"] * 2
+
+
 def test_messages_are_the_same_conversation(tokenizer: Any) -> None:
     def agent(client: Any, task: Any) -> list[Any]:
         url, headers = str(client.base_url).replace("/v1/", "/v1/messages"), {"x-api-key": client.api_key}

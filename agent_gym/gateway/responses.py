@@ -55,10 +55,11 @@ def _add(messages: list[Message], item: Mapping[str, Any]) -> None:
 
 def write(body: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
     """Write the answer as a whole."""
+    cut = _is_cut(body, answer)
     return {
         **_frame(body, answer),
-        "status": "incomplete" if answer.cut else "completed",
-        "incomplete_details": {"reason": "max_output_tokens"} if answer.cut else None,
+        "status": "incomplete" if cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         "output": _items(answer),
         "usage": {
             "input_tokens": len(answer.prompt_ids),
@@ -97,7 +98,13 @@ def events(body: Mapping[str, Any], answer: Answer) -> Iterator[str]:
             yield event("response.function_call_arguments.delta", **at, delta=arguments)
             yield event("response.function_call_arguments.done", **at, name=item["name"], arguments=arguments)
         yield event("response.output_item.done", output_index=place, item=item)
-    yield event("response.incomplete" if answer.cut else "response.completed", response=write(body, answer))
+    end = "response.incomplete" if _is_cut(body, answer) else "response.completed"
+    yield event(end, response=write(body, answer))
+
+
+def _is_cut(body: Mapping[str, Any], answer: Answer) -> bool:
+    # Codex gives up at an incomplete response. A limit that the client did not set is no reason to lose the episode.
+    return answer.cut and body.get("max_output_tokens") is not None
 
 
 def _frame(body: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
