@@ -111,7 +111,9 @@ class PlayersEnv(TextEnv):
         self.game = self.start(task)
         self.played = self.roles if self._opponent_name == SELF else (self._wanted or self.role_of(task),)
         served = self._opponent_name not in (*self.players, SELF)
-        self._opponent = ServedPlayer(self._opponent_name) if served else self.players.get(self._opponent_name)
+        self._opponent = (
+            ServedPlayer(self._opponent_name, self.system_prompt) if served else self.players.get(self._opponent_name)
+        )
         self._books, self._paid = {}, dict[str, dict[str, float]]()
         self._let_others_act()
         return self._take_turn()[1]
@@ -215,17 +217,18 @@ class ServedPlayer:
     The key is the environment's OPENAI_API_KEY. A server that fails or answers nothing fails the episode.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, rules: str) -> None:
         openai = require("openai", "serve")
+        self._rules = rules
         url, _, self._model = address.partition("#")
         self._client = openai.OpenAI(base_url=url, api_key=os.environ.get("OPENAI_API_KEY") or "none")
         self._talk: dict[str, list[Message]] = {}
 
     def __call__(self, game: Game, role: str) -> str:
-        first = role not in self._talk
+        opening = "" if role in self._talk else "\n\n".join(filter(None, [self._rules, game.opening(role)]))
         talk = self._talk.setdefault(role, [])
-        told = "\n\n".join(filter(None, [game.opening(role) if first else "", game.news(role)[1]]))
-        talk.append({"role": "user", "content": told})
+        told = "\n\n".join(filter(None, [opening, game.news(role)[1]]))
+        talk.append({"role": "user", "content": told or "That was no action."})  # it acts again, and nobody spoke
         try:
             self._model = self._model or self._client.models.list().data[0].id
             answer = self._client.chat.completions.create(model=self._model, messages=talk, max_tokens=_TOKENS)

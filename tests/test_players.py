@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import threading
 from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +15,7 @@ import pytest
 from rollout_tools import RandomWriter, play, roll
 
 from agent_gym import ConfigError, EnvFailure
+from agent_gym.errors import RolloutError
 from agent_gym.players import Game, PlayersEnv
 from agent_gym.rollout import EpisodeSpec, by_role, from_record, replay, to_record
 from agent_gym.rollout.roles import ROLE_GROUPS
@@ -172,6 +176,42 @@ def test_a_failure_fails_both_roles_and_other_contexts_are_refused(tokenizer: An
     for wrong in ({"opponent": "nobody"}, {"role": "middle"}):
         with pytest.raises(ConfigError, match="allowed"):
             DuelEnv(**wrong)
+
+
+def test_a_served_opponent_is_told_what_its_role_is_told_and_its_failure_fails_the_episode(tokenizer: Any) -> None:
+    pytest.importorskip("openai")
+    asked: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._send({"object": "list", "data": [{"id": "m", "object": "model"}]})
+
+        def do_POST(self) -> None:
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            choice = {"index": 0, "message": {"role": "assistant", "content": "ZZ"}, "finish_reason": "stop"}
+            self._send({"choices": [choice]}, 200 if len(asked) <= ROUNDS else 400)
+
+        def _send(self, content: Any, status: int = 200) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(json.dumps(content).encode())
+
+        def log_message(self, *args: Any) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    wanted = [*specs(1, opponent=address, role="left"), *specs(1, opponent=address, role="left")]
+    (fine,) = roll(tokenizer, wanted[:1], lambda episode: "a")
+    assert [message["role"] for message in asked[1]["messages"]] == ["user", "assistant", "user"]
+    assert asked[0]["messages"][0]["content"] == "Write.\n\nYou are right. Your secret is right-0.\n\nleft wrote: a"
+    row = fine.rows[0]
+    world = "".join(tokenizer.decode(row.token_ids[s.start : s.stop]) for s in row.spans if s.source == "env:right")
+    assert world.count("right wrote: ZZ") == ROUNDS and fine.reward == pytest.approx(-0.6 + 0.5)
+    with pytest.raises(RolloutError, match="the opponent did not answer"):
+        roll(tokenizer, wanted[1:], lambda episode: "a")
+    server.shutdown()
 
 
 def test_the_trainer_compares_roles_with_themselves_and_rae_keeps_a_mean_for_each(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium
 
 from agent_gym.chat import described
+from agent_gym.errors import ConfigError
 from agent_gym.images import Image, images_of
 from agent_gym.rewards import JUDGE_STEPS_TERM, JUDGE_TERMS
 from agent_gym.rollout.env_threads import close_env, make_env
@@ -43,6 +44,10 @@ def play_again(record: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Repla
     environment is of the record's id and is reset; its arguments may be others.
     """
     spec = record["spec"]
+    if spec.get("role"):
+        raise ConfigError(
+            f"this is what the role {spec['role']!r} lived through; only whole episodes can be played again"
+        )
     picked = {key: spec[key] for key in ("split", "index") if spec[key] is not None}
     _, info = env.reset(seed=spec["seed"], options=picked)
     steps = [dict(step) for step in record["steps"]]

@@ -127,7 +127,7 @@ class _Draft:
                 "users": self.users, "orders": {one: self.orders[one] for one in numbers}, "products": self.products,
             },
             "writes": self.writes,
-            "type": "+".join(goal["kind"] for goal in self.goals),
+            "type": self.goals[0]["kind"] if len(self.goals) == 1 else f"{len(self.goals)} goals",
         }  # fmt: skip
 
     def _add_goal(self, kind: str) -> None:
