@@ -93,10 +93,11 @@ def _known_flags(command: str) -> set[str]:
     found |= {"help", "help_all", "config", "accelerate_config", "dry_run", "print_config", "seeds"}
     for package, files in _SOURCES.items():
         spec = find_spec(package)
-        folder = Path(spec.origin).parent if spec and spec.origin else None
-        for file in files if folder else ():
+        if spec is None or spec.origin is None:
+            continue
+        for file in files:
             try:
-                text = (folder / file).read_text(encoding="utf-8")
+                text = Path(spec.origin).parent.joinpath(file).read_text(encoding="utf-8")
             except OSError:
                 return set()
             found |= set(re.findall(r"^    (\w+): ", text, re.MULTILINE))
@@ -123,7 +124,7 @@ def _check_environment(given: Mapping[str, Any]) -> None:
 
 def _check_numbers(given: Mapping[str, Any]) -> None:
     """Check our settings as the trainer will, and the learning rate, whose sign no one else looks at so early."""
-    hints, values = get_type_hints(_Own), {}
+    hints, values = get_type_hints(_Own), dict[str, Any]()
     for name in given.keys() & hints.keys():
         kinds = (hints[name], *get_args(hints[name]))
         # A text, or what cannot be converted, is left to the real parser.
