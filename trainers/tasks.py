@@ -30,7 +30,7 @@ from agent_gym.tool_env import QuestionEnv
 from agent_gym.trainers.selection import fresh_tasks
 
 COLUMNS = ("env_id", "env_kwargs", "split", "index", "seed")
-Rows: TypeAlias = Dataset | Sequence[Mapping[str, Any]]
+Rows: TypeAlias = "Dataset | Sequence[Mapping[str, Any]]"
 """A data set or a list of dicts."""
 
 

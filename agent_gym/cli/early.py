@@ -95,10 +95,9 @@ def _known_flags(command: str) -> set[str]:
         spec = find_spec(package)
         if spec is None or spec.origin is None:
             continue
-        folder = Path(spec.origin).parent
         for file in files:
             try:
-                text = (folder / file).read_text(encoding="utf-8")
+                text = Path(spec.origin).parent.joinpath(file).read_text(encoding="utf-8")
             except OSError:
                 return set()
             found |= set(re.findall(r"^    (\w+): ", text, re.MULTILINE))
@@ -125,8 +124,7 @@ def _check_environment(given: Mapping[str, Any]) -> None:
 
 def _check_numbers(given: Mapping[str, Any]) -> None:
     """Check our settings as the trainer will, and the learning rate, whose sign no one else looks at so early."""
-    hints = get_type_hints(_Own)
-    values: dict[str, Any] = {}
+    hints, values = get_type_hints(_Own), dict[str, Any]()
     for name in given.keys() & hints.keys():
         kinds = (hints[name], *get_args(hints[name]))
         # A text, or what cannot be converted, is left to the real parser.
