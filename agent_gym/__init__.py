@@ -27,7 +27,7 @@ from agent_gym.tool_env import QuestionEnv, ToolEnv
 from agent_gym.tools import Tool, ToolResult, tool
 from agent_gym.transcript import Span, Transcript, action_mask
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "AgentGymError",
     "ConfigError",
