@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ pytest.importorskip("openai")
 pytestmark = pytest.mark.slow
 os.environ |= {"MSWEA_SILENT_STARTUP": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 
+from agent_gym.data import model_source  # noqa: E402
+from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.rollout import Budget  # noqa: E402
 
 QUESTION = {"question": "What is 2+2?"}
@@ -130,6 +133,20 @@ def test_an_agent_of_another_project_plays(name: str) -> None:
         assert [span.source for span in row.spans] == ["user", "agent", "env", "agent"]
 
 
+def small_model(folder: Path) -> str:
+    """A tiny model, with SmolLM2's tokenizer where that is prepared: the prompts of programs are long."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    make_tiny_model(folder, context=40_000)
+    with suppress(ConfigError):
+        tokenizer = AutoTokenizer.from_pretrained(model_source("smollm2"))
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        model.resize_token_embeddings(len(tokenizer))  # both end turns with token 2
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
 @pytest.mark.parametrize("name", EACH)
 def test_an_agent_of_another_project_is_trained(name: str, tmp_path: Path) -> None:
     from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer
@@ -137,12 +154,12 @@ def test_an_agent_of_another_project_is_trained(name: str, tmp_path: Path) -> No
     def brevity(task: Any, result: Any, transcript: Any) -> float:
         return -len(json.dumps([one for one in transcript if one["role"] == "assistant"])) / 1000
 
-    settings: dict[str, Any] = {"max_steps": 2, "per_device_train_batch_size": 4, "num_generations": 4}
-    settings |= {"micro_batch_size": 1, "learning_rate": 1e-3, "max_turn_tokens": 16, "max_episode_tokens": 40_000}
+    settings: dict[str, Any] = {"max_steps": 2, "per_device_train_batch_size": 2, "num_generations": 2}
+    settings |= {"micro_batch_size": 1, "learning_rate": 1e-3, "max_turn_tokens": 8, "max_episode_tokens": 40_000}
     settings |= {"save_strategy": "no", "report_to": "none", "use_vllm": False, "logging_steps": 1}
     settings |= {"bf16": False, "use_cpu": True, "gradient_checkpointing": False}
     trainer = AgentGRPOTrainer(
-        str(make_tiny_model(tmp_path / "model", context=40_000)),
+        small_model(tmp_path / "model"),
         args=AgentGRPOConfig(str(tmp_path / "run"), **settings),
         agent=AGENTS[name][0],
         tasks=[QUESTION],
