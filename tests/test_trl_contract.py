@@ -88,7 +88,7 @@ def test_the_installed_versions_are_the_pinned_ones() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pins = dict(pin.split("==") for pin in project["optional-dependencies"]["train"] if "==" in pin)
     assert pins["trl"] == "1.16.0", "a new pin of trl: go through this file, then run the slow tests"
-    for name in ("trl", "transformers", "accelerate", "peft"):
+    for name in pins.keys() & {"trl", "transformers"}:
         found = version(name).partition("+")[0]
         assert found == pins[name], f"{name} {found} is installed, pyproject.toml pins {pins[name]}"
 

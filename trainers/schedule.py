@@ -61,7 +61,8 @@ class RolloutScheduler:
                 self._continuous.state(trainer._rollout_number)
             specs = self._specs(rows, trainer.accelerator.process_index * len(rows), seed)
             episodes = trainer.rollout(specs, trainer.temperature)
-        episodes = self._by_role(episodes)
+        if any(episode.roles for episode in episodes):
+            episodes = self._by_role(episodes)
         returns, source_of = self._log_rewards(episodes)
         kept = set(returns)
         if args.max_refills:
@@ -79,7 +80,7 @@ class RolloutScheduler:
 
     def _by_role(self, episodes: Sequence[Episode]) -> list[Episode]:
         """Take the roles of self-play apart: from here on each is an episode."""
-        if self.trainer.args.max_refills and any(episode.roles for episode in episodes):
+        if self.trainer.args.max_refills:
             raise ConfigError(
                 "max_refills replaces tasks by their groups, and in self-play each role has one: leave it"
             )

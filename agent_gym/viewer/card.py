@@ -126,5 +126,6 @@ def _episode(entry: EnvEntry, env: TextEnv, longest: int) -> Iterator[str]:
     for segment in env.transcript.segments:
         if segment.text:
             text = segment.text if len(segment.text) <= longest else segment.text[:longest] + " ..."
-            author = {"agent": "policy", "env": "world"}.get(segment.source, segment.source.replace(":", ", "))
+            kind, _, name = segment.source.partition(":")
+            author = ", ".join(filter(None, ({"agent": "policy", "env": "world"}.get(kind, kind), name)))
             yield f'``````text title="{author}"\n{text}\n``````'
