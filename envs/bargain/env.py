@@ -61,7 +61,7 @@ class BargainEnv(PlayersEnv):
     `AgentR1/Bargain-v0`.
 
     ## Data
-    A seeded generator: 20,000 train, 500 validation and 500 test deals, fewer where there are not as many. A pool
+    A seeded generator: 20,000 train and at most 500 validation and 500 test deals (by default 320 and 323). A pool
     belongs to one split. As a game for PettingZoo: `agent_gym.contrib.pettingzoo` (docs/players.md).
 
     ## References

@@ -24,7 +24,8 @@ SPLIT_SIZES = {"train": 20_000, "validation": 500, "test": 500}
 _FIFTHS = {"train": (0, 1, 2), "validation": (3,), "test": (4,)}  # of all pools, by split
 _MOST_ITEMS = 10
 _TALK = 300  # characters of an action that the other gets to read
-_ACTION = re.compile(r"^\W*(?:(offer)\W+(\d+(?:\D{1,3}\d+)*)|(accept|quit))\W*$", re.IGNORECASE | re.MULTILINE)
+_LINE = 200  # characters of a line that may be an action
+_ACTION = re.compile(r"(offer)\W{1,3}(\d{1,9}(?:\D{1,3}\d{1,9})*)|(accept|quit)", re.IGNORECASE)
 
 Counts = tuple[int, ...]
 
@@ -53,12 +54,12 @@ class Bargain(Game):
         return f"The pool: {kinds}.\nOne is worth to you: {worth}.\nYou have {self.rounds} turns and act {role}."
 
     def act(self, text: str) -> str | None:
-        me, found, complaint = self.role, [*_ACTION.finditer(text)], None
-        last = found[-1] if found else None
+        me, complaint = self.role, None
+        talk, last = _last_action(text)
         word = (last[1] or last[3]).lower() if last else ""
         self.turn += 1
         if word == "offer" and last is not None:
-            complaint = self._propose(tuple(int(one) for one in re.findall(r"\d+", last[2][:40])), text[: last.start()])
+            complaint = self._propose(tuple(int(one) for one in re.findall(r"\d+", last[2])), talk)
         elif word == "accept" and self.offer is not None:
             self.deal = {self.other(me): self.offer, me: self.rest(self.offer)}
             self.said.append((me, "The other accepts."))
@@ -139,6 +140,15 @@ class Bargain(Game):
         return max(able, key=lambda one: (self.worth(role, one), self.worth(other, self.rest(one)), one))
 
 
+def _last_action(text: str) -> tuple[str, re.Match[str] | None]:
+    """Return the last line that is an action, and what stands before it."""
+    lines = text.splitlines()
+    for n in reversed(range(len(lines))):
+        if len(lines[n]) <= _LINE and (found := _ACTION.fullmatch(lines[n].strip(" \t*_`'\".!<>"))):
+            return "\n".join(lines[:n]), found
+    return text, None
+
+
 def written(items: Counts) -> str:
     """Write how many of each kind."""
     return " ".join(map(str, items))
@@ -217,7 +227,8 @@ class GeneratedDeals(DistinctRows):
                 break
         values = {"first": list(first), "second": list(second)}
         role = ("first", "second")[index % 2]
-        return {"deal_key": repr((pool, values)), "pool": list(pool), "values": values, "role": role}
+        # By what the policy reads: tasks that differ in hidden values alone would be one task with two answers.
+        return {"deal_key": repr((pool, role, values[role])), "pool": list(pool), "values": values, "role": role}
 
 
 def _total(pool: Sequence[int], values: Sequence[int]) -> int:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Generator
 
 ENV_ID = "AgentR1/Bargain-v0"
-REACHES = 0.61
+REACHES = 0.59
 
 
 def attack(opening: str) -> Generator[str, str, None]:
