@@ -57,7 +57,7 @@ def test_registry_rows_are_complete() -> None:
 def test_make_names_what_cannot_be_made() -> None:
     gymnasium.register("Toy/Bare-v0", entry_point=lambda: TextEnv({"train": [1]}))
     for env_id, kwargs, words in (
-        ("AgentR1/GSM8k-v0", {}, "did you mean AgentR1/GSM8K-v0"),
+        ("AgentR1/GSM9K-v0", {}, "did you mean AgentR1/GSM8K-v0"),
         ("CartPole-v1", {}, r"no agent_gym\.TextEnv"),
         ("Toy/Bare-v0", {"size": 3}, "Toy/Bare-v0 takes no argument 'size'"),
     ):
@@ -163,7 +163,7 @@ def test_gold_is_of_the_task_alone_and_stating_it_wins(env_id: str) -> None:
         env.reset(seed=index, options={"split": "test", "index": index})
         env.step("something else")
         assert json.dumps(env.gold(tasks[index])) == json.dumps(other.gold(tasks[index])) == json.dumps(gold)
-        if not isinstance(gold, str | list) or "ALFWorld" in env_id or "PaperSearch" in env_id:
+        if not isinstance(gold, str | list) or any(name in env_id for name in ("ALFWorld", "PaperSearch", "Bargain")):
             continue  # what wins there is a way, and no answer at once
         stated = gold if isinstance(gold, str) else gold[0]
         answers = (f"<answer>\\boxed{{{stated}}}</answer>", f"<answer>{stated}</answer>", f"Action: Finish[{stated}]")
@@ -209,6 +209,9 @@ def test_expert_solves_the_tasks(env_id: str, split: str) -> None:
             env, seed=0, options={"split": split, "index": index}
         )
         assert info["is_success"] and terminated and not truncated, f"{split}/{index}"
+        if env_id == "AgentR1/Bargain-v0":
+            assert reward > 0  # two divide what there is
+            continue
         # The first reward term is the outcome itself; what stands behind it is for the way there.
         assert reward >= env.unwrapped.weights[next(iter(type(env.unwrapped).reward_weights))] > 0
 
@@ -217,7 +220,9 @@ def test_expert_solves_the_tasks(env_id: str, split: str) -> None:
 
 
 def wire_formats(env: Any) -> list[Any]:
-    """One parser of each class for the tools of an environment, each of which has one argument."""
+    """One parser of each class for the tools of an environment; those that write no JSON take one argument each."""
+    if any(len(tool.parameters["properties"]) > 1 for tool in env.tools.values()):
+        return [HermesParser()]
     arguments = {tool.name: next(iter(tool.parameters["properties"])) for tool in env.tools.values()}
     if "code_interpreter" in arguments:  # ReAct has no line breaks in an argument
         return [HermesParser(), TagParser(arguments)]

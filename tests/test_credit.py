@@ -74,7 +74,8 @@ def advantages(
             local, numbers = experience(episodes, timeline, **known), [e.number for e in episodes]
             # The first of each group stands for its greedy episode.
             greedy = [number for number in numbers if number % 2 == 0]
-            options = {"greedy": greedy, "process_norm": process_norm, "gather": gather}
+            options: dict[str, Any] = {"greedy": greedy, "process_norm": process_norm, "gather": gather}
+            options["running_means"] = {} if ESTIMATORS[name].needs_means else None
             estimate, mask = assign(ESTIMATORS[name], CREDIT, local, numbers, **options), batch["action_mask"]
             columns = [c for c in (estimate.advantages, estimate.returns, estimate.value_mask) if c is not None]
             laid = torch.stack([timeline.write(column, CPU).double() for column in columns], -1)
