@@ -69,7 +69,7 @@ def close_env(env: Env) -> None:
 
 def leave_env(env: Env) -> None:
     """Tell an environment that its episode was stopped (`TextEnv.leave`); errors are as those of `close_env`."""
-    _call_last("leaving", env.get_wrapper_attr("leave"))
+    _call_last("leaving", lambda: env.get_wrapper_attr("leave")())
 
 
 def _call_last(deed: str, function: Callable[[], object]) -> None:
