@@ -223,12 +223,14 @@ class TextEnv(gymnasium.Env[str, str]):
         messages, observation = self.opening(task)
         opening = self._begin_transcript(messages)
         self._over = False
-        return observation, opening | {
+        info: dict[str, Any] = {
+            "messages": messages,
             "tools": [*self.tool_schemas],
             "stop": [*self.stop],
             "task_id": self.task_id,
             "categories": {str(name): str(kind) for name, kind in self.categories(task).items()},
         }
+        return observation, info | opening
 
     def _begin_transcript(self, messages: list[Message]) -> dict[str, Any]:
         """Write the opening into the transcript; returns what `info` says of it."""

@@ -63,7 +63,8 @@ def test_the_examples_of_clusters_are_commands_that_are_understood(name: str) ->
         hosts = [f"{objects[1]['metadata']['name']}-{i}.{objects[0]['metadata']['name']}" for i in range(3)]
         assert words[:2] == ["--nodes", ",".join(hosts)]
         assert len(hosts) == objects[1]["spec"]["completions"] == objects[1]["spec"]["parallelism"]
-    args, model = nodes._settings(words[words.index("grpo") :])
+    served = ["--layout", "server", "--vllm_server_base_url", "http://a:8010"]  # which launch adds
+    args, model = nodes._settings([*words[words.index("grpo") :], *served])
     assert (model, args.max_staleness) == ("Qwen/Qwen2.5-7B-Instruct", 2)
     assert {word.partition("=")[0] for word in words} >= {"--serving", "--servers", "--restarts"}
 

@@ -28,7 +28,9 @@ def load():
             continue  # what runs in the confined processes themselves
         try:
             importlib.import_module(one.name)
-        except ImportError as error:  # a package that is not installed here
+        except Exception as error:  # a package that is not installed here
+            if not isinstance(error, ImportError) and "needs the package" not in str(error):
+                raise
             failed[one.name] = str(error)
     return failed
 

@@ -116,7 +116,6 @@ def parse_mixture(text: str) -> list[tuple[str, float]]:
         env_id, equals, number = (piece.strip() for piece in part.partition("="))
         if not env_id:
             raise ConfigError(f"the mixture {text!r} has a part without environment id; write id=weight,id=weight")
-        env_id = check_env_id(env_id)
         if env_id in weights:
             raise ConfigError(f"the mixture {text!r} names {env_id} twice; name it once, with the sum of its weights")
         try:
@@ -124,7 +123,10 @@ def parse_mixture(text: str) -> list[tuple[str, float]]:
         except ValueError:
             weight = math.nan
         weights[env_id] = _checked(weight, f"the weight of {env_id}", number)
-    return list(weights.items())
+    full = [check_env_id(env_id) for env_id in weights]
+    if len(set(full)) < len(full):
+        raise ConfigError(f"the mixture {text!r} names an environment twice, in short and in full; name it once")
+    return list(zip(full, weights.values(), strict=True))
 
 
 def _checked(weight: float, name: str, given: object) -> float:

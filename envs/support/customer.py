@@ -66,10 +66,11 @@ class Customer:
         goals: dicts with `request` (the words), `slots` (answers by slot), `allowed` (whether the rules allow it),
             `asks` (what is asked when it is done, and when it is refused; each the words, the kind "number", "state"
             or "", and the answer).
+        introduces: whether the customer begins with their name, which those do who know no number of an order.
     """
 
-    def __init__(self, person: Mapping[str, Any], goals: list[Mapping[str, Any]]) -> None:
-        self.person, self.goals = person, goals
+    def __init__(self, person: Mapping[str, Any], goals: list[Mapping[str, Any]], introduces: bool = False) -> None:
+        self.person, self.goals, self.introduces = person, goals, introduces
         self.words = _LINES[person["mood"]]
         self.patience = PATIENCE[person["mood"]]
         self.place = 0  # of the present goal
@@ -85,7 +86,8 @@ class Customer:
     def opening(self) -> str:
         """Say the first request."""
         greeting = {"calm": "Hello.", "chatty": "Hi there, I hope you are well!", "hurried": "Listen:"}
-        return f"{greeting[self.person['mood']]} {self.goal['request']}"
+        who = f" I am {self.person['name']}." if self.introduces else ""
+        return f"{greeting[self.person['mood']]}{who} {self.goal['request']}"
 
     def hear(self, text: str) -> str:
         """Answer a message, and go on to what comes next."""

@@ -103,7 +103,7 @@ class SupportEnv(ToolEnv):
         self._task = task
         self.database.load(task["content"])
         self._wanted = after(task["content"], task["writes"])
-        self.customer = Customer(task["person"], task["goals"])
+        self.customer = Customer(task["person"], task["goals"], introduces=not task["numbered"])
         # Drawn for all styles, so that the stream of random numbers is the same.
         self._hasty = bool(self.np_random.random() < _HASTE)
         return self.customer.opening()
