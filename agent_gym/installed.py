@@ -6,8 +6,8 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, requires, version
-from importlib.util import find_spec
 from pathlib import Path
 
 _NAME = "agent-gym"
@@ -21,7 +21,9 @@ def install_command(extra: str) -> str:
     only on the path is named by its folder.
     """
     python, pip = Path(sys.executable), shutil.which("pip")
-    command = f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
+    # Not importlib.util.find_spec: before Python 3.12, setuptools takes a search for pip as an import of it, puts the
+    # standard distutils back, and refuses to be imported after that.
+    command = f"{python} -m pip install" if PathFinder.find_spec("pip") else f"uv pip install --python {python}"
     if pip and Path(pip).parent == python.parent:
         command = "pip install"
     try:

@@ -31,7 +31,8 @@ EnvLike = str | Callable[..., Any] | gymnasium.Env[Any, Any] | EnvSpec
 def check_env_id(env_id: Any) -> str:
     """Return the id if Gymnasium can make it, after loading its module if it is written `module:id`.
 
-    `gsm8k`, `GSM8K-v0` or `agentr1/gsm8k` stands for `AgentR1/GSM8K-v0`, if no other id is meant by it as well.
+    `gsm8k`, `GSM8K-v0` or `agentr1/gsm8k` stands for `AgentR1/GSM8K-v0`, if no other id is meant by it as well. What
+    was made of a class or a function is meant only where nothing else is.
 
     Raises:
         ConfigError: with the nearest known ids.
@@ -47,6 +48,7 @@ def check_env_id(env_id: Any) -> str:
     # Gymnasium's own environments do not speak text, so that none of them was meant.
     named = [key for key, spec in gymnasium.registry.items() if not str(spec.entry_point).startswith("gymnasium.")]
     meant = [key for key in named if _matches(name, key)]
+    meant = [key for key in meant if not key.startswith(f"{LOCAL}/")] or meant
     if len(meant) == 1:
         return f"{module}:{meant[0]}" if module else meant[0]
     near = meant or difflib.get_close_matches(name, named, n=3, cutoff=0.5) or _near(name, named)

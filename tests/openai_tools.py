@@ -35,6 +35,10 @@ class Server:
             return 400, {"error": "no such parameter: return_token_ids"}
 
 
+class Listener(ThreadingHTTPServer):
+    request_queue_size = 128  # with the standard 5, a burst of connections on a busy machine sees resets
+
+
 @contextmanager
 def serving(server: Server) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
@@ -72,7 +76,7 @@ def serving(server: Server) -> Iterator[str]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http = Listener(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=http.serve_forever, daemon=True)
     thread.start()
     try:

@@ -64,6 +64,11 @@ def test_commands_take_short_ids(capsys: Any) -> None:
     assert f'"env_id": "{GSM8K}"' in capsys.readouterr().out
 
 
+def test_a_class_of_the_same_name_does_not_take_a_short_id() -> None:
+    assert recipe(type("GSM8K", (CountingEnv,), {}))[0] == "Local/GSM8K-v0"
+    assert recipe(CountingEnv)[0] == check_env_id("countingenv") and check_env_id("gsm8k") == GSM8K
+
+
 def test_what_makes_an_environment_stands_for_it() -> None:
     env_id, kwargs = recipe(CountingEnv, {"max_turns": 3})
     assert (env_id, kwargs) == ("Local/CountingEnv-v0", {"max_turns": 3}) and recipe(CountingEnv)[0] == env_id

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,12 +28,18 @@ def test_the_command_is_for_the_python_that_runs(tmp_path: Path, monkeypatch: An
     (tmp_path / "pip").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))  # another Python's pip, or none
     assert install_command("train") == f"{python} -m pip install 'agent-gym[train]'"
-    monkeypatch.setattr(installed, "find_spec", lambda name: None)  # as uv makes environments
+    without = SimpleNamespace(find_spec=lambda name: None)  # as in the environments that uv makes
+    monkeypatch.setattr(installed, "PathFinder", without)
     assert install_command("train") == f"uv pip install --python {python} 'agent-gym[train]'"
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     assert install_command("train") == "pip install 'agent-gym[train]'"
     with pytest.raises(ConfigError, match=r"needs the package 'nowhere_to_be': pip install 'agent-gym\[train\]'"):
         require("nowhere_to_be", "train")
+
+
+def test_setuptools_can_be_imported_after_it() -> None:
+    asked = "from agent_gym.installed import install_command; install_command('train'); import setuptools"
+    subprocess.run([sys.executable, "-c", asked], check=True, timeout=60)
 
 
 def test_a_clone_that_is_not_installed_is_named_by_its_folder(monkeypatch: Any) -> None:

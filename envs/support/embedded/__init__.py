@@ -119,7 +119,8 @@ class _Draft:
         self._order("pending", 0, user="u2")
         numbers = sorted(self.orders)  # as they are listed: not in the order of the goals
         return {
-            "task_key": f"{self.person['name']} {' '.join(goal['request'] for goal in self.goals)}",
+            # What the policy reads first: a customer who knows the number gives no name, see `Customer.opening`.
+            "task_key": f"{'' if self.numbered else self.person['name']} {self.goals[0]['request']}",
             "person": self.person,
             "numbered": self.numbered,
             "goals": self.goals,
