@@ -1,16 +1,16 @@
-"""The controls of a speedrun: what else could have been done with the CPU seconds that RL used.
+"""The controls of a speedrun: what else could have been done with the seconds that RL used.
 
-Each starts from the weights that RL started from and trains until as many CPU seconds are used up:
+Each starts from the weights that RL started from and trains until as many seconds are used up:
 
 - more SFT: the same demonstrations as before, at a rate of its own. If it gains nothing, the start was converged.
 - best-of-n self-imitation: in each of several rounds the policy plays training tasks n times; of each task the success
   with the best reward is kept, and SFT trains on what was kept (rejection sampling fine-tuning: Z. Yuan
   et al., arXiv:2308.01825; in rounds it is the Expert Iteration of T. Anthony et al., arXiv:1705.08439).
 
-CPU seconds are those of this process with all its threads (`time.process_time`), since wall time depends on what else a
-machine does. What counts is the same for all: the steps of training, with the rollouts in them. Evaluations, the
-drawing of curves, and loading are left out, for RL as for the controls. An engine in another process is not counted, so
-that a preset with controls has to play in its own: vLLM on a CPU does, and transformers.
+On a CPU these are seconds of this process with all its threads (`time.process_time`), since wall time depends on what
+else a machine does; the engine plays in the same process there. On a GPU, whose work is no CPU's and whose engine has
+a process of its own, they are seconds on the clock. What counts is the same for all: the steps of training, with the
+rollouts in them. Evaluations, the drawing of curves, and loading are left out, for RL as for the controls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import itertools
 import json
 import math
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -33,34 +32,38 @@ from agent_gym.rollout import Episode, EpisodeSpec, Row, derive_seed, make_env
 from agent_gym.rollout.env_threads import close_env
 
 WARMUP = 0.05
-"""Share of a control's CPU seconds in which its rate rises: Adam begins anew."""
+"""Share of a control's seconds in which its rate rises: Adam begins anew."""
 
 ATTEMPTS = 8
 """At each test task where a preset has controls: there may be few, and pass@8 is the headroom of a start."""
 
 
-class StepClock(TrainerCallback):
-    """Counts a trainer's optimizer steps and their CPU seconds; with GRPO the rollouts are in them."""
+Clock = Callable[[], float]
+"""`time.process_time` on a CPU, `time.perf_counter` on a GPU."""
 
-    def __init__(self) -> None:
-        self.steps, self.seconds, self._begin = 0, 0.0, 0.0
+
+class StepClock(TrainerCallback):
+    """Counts a trainer's optimizer steps and their seconds by a clock; with GRPO the rollouts are in them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.steps, self.seconds, self.clock, self._begin = 0, 0.0, clock, 0.0
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._begin = time.process_time()
+        self._begin = self.clock()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.steps, self.seconds = self.steps + 1, self.seconds + time.process_time() - self._begin
+        self.steps, self.seconds = self.steps + 1, self.seconds + self.clock() - self._begin
 
 
 class UntilUsedUp(StepClock):
-    """Ends training when a budget of CPU seconds is used up, at a learning rate that falls to 0 until then.
+    """Ends training when a budget of seconds is used up, at a learning rate that falls to 0 until then.
 
     The rate follows the seconds that are used, not a planned number of steps: the price of a step changes with what
     else runs on a machine, and a schedule that ends too early or is cut off would weaken the control.
     """
 
-    def __init__(self, budget: float, rate: float) -> None:
-        super().__init__()
+    def __init__(self, budget: float, rate: float, clock: Clock) -> None:
+        super().__init__(clock)
         self.budget, self.rate = budget, rate
 
     def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
@@ -95,8 +98,8 @@ class Round:
     succeeded: int
     kept: int  # episodes that SFT trained on
     steps: int
-    playing_seconds: float  # CPU
-    training_seconds: float  # CPU
+    playing_seconds: float
+    training_seconds: float
 
 
 def imitate_itself(
@@ -107,23 +110,25 @@ def imitate_itself(
     play: Callable[[list[EpisodeSpec]], list[Episode]],
     train: Callable[[list[Row], UntilUsedUp], Any],
     seed: int,
+    clock: Clock,
 ) -> list[Round]:
-    """Sample, keep the best, imitate it, in rounds, until the CPU seconds are used up.
+    """Sample, keep the best, imitate it, in rounds, until the seconds are used up.
 
     Args:
         controls: how many rounds and attempts, and the share of a round that goes into playing.
-        budget: CPU seconds of all rounds together. A round has an equal part of what the rounds before it have left.
+        budget: seconds of all rounds together. A round has an equal part of what the rounds before it have left.
         tasks: the training tasks, one spec each. They are played in an order drawn once, each as late again as can be.
         batch: tasks that are played at once; whether playing has had its share is looked at between batches.
         play: plays episodes with the current weights.
         train: imitates rows under a callback that ends it.
         seed: of the order, of sampling, and of the choice among attempts with equal rewards.
+        clock: by which seconds are counted.
     """
     rng = random.Random(seed)
     order = itertools.cycle(rng.sample(list(tasks), len(tasks)))
     rounds, used, groups = list[Round](), 0.0, itertools.count(1)
     for number in range(controls.rounds):
-        share, begin, played = (budget - used) / (controls.rounds - number), time.process_time(), list[Episode]()
+        share, begin, played = (budget - used) / (controls.rounds - number), clock(), list[Episode]()
         playing, succeeded = 0.0, 0
         # A policy that has not succeeded yet plays on: without a success there is nothing to train on.
         while playing < (controls.playing * share if succeeded else share):
@@ -133,13 +138,13 @@ def imitate_itself(
                 for member in range(controls.best_of)
             ]
             played += play(specs)
-            playing, succeeded = time.process_time() - begin, sum(episode.success for episode in played)
+            playing, succeeded = clock() - begin, sum(episode.success for episode in played)
         kept = best_attempts(played, rng)
-        clock = UntilUsedUp(share - playing, controls.self_imitation_rate)
-        if kept and clock.budget > 0:
-            train([row for episode in kept for row in episode.rows], clock)
-        used += playing + clock.seconds
-        rounds.append(Round(len(played), succeeded, len(kept), clock.steps, playing, clock.seconds))
+        end = UntilUsedUp(share - playing, controls.self_imitation_rate, clock)
+        if kept and end.budget > 0:
+            train([row for episode in kept for row in episode.rows], end)
+        used += playing + end.seconds
+        rounds.append(Round(len(played), succeeded, len(kept), end.steps, playing, end.seconds))
     return rounds
 
 

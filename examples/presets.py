@@ -32,13 +32,13 @@ class Imitation:
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """What RL is compared with, at equal CPU seconds and from the same start (controls.py)."""
+    """What RL is compared with, at equal seconds and from the same start (controls.py)."""
 
     more_sft_rate: float  # peak learning rate of more SFT on the demonstrations of the start
     self_imitation_rate: float  # peak learning rate of SFT on the policy's own successes, in each round
     rounds: int = 4  # of sampling and imitation
     best_of: int = 8  # attempts at a training task, of which the best is imitated
-    playing: float = 0.4  # share of a round's CPU seconds that goes into sampling
+    playing: float = 0.4  # share of a round's seconds that goes into sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Preset:
     test_split: str = "test"  # of the results table
     test_tasks: int | None = 500
     needs_gpu: bool = False
-    controls: Controls | None = None  # None for a run without; they need a CPU and at least one phase of imitation
+    controls: Controls | None = None  # None for a run without; they need at least one phase of imitation
 
 
 def _read(name: str) -> str:

@@ -139,8 +139,9 @@ class _Speedrun:
             use_vllm=self.use_vllm,
             eval_strategy="steps",
             eval_on_start=True,
-            **{**QUIET, **preset.grpo},
+            **{**QUIET, **preset.grpo, **self._device()},
         )
+        self.clock = time.process_time if self.args.use_cpu else time.perf_counter
         try:
             self.tokenizer, self.model = load_encoder(source), self._load(source)
         except OSError as error:
@@ -181,6 +182,10 @@ class _Speedrun:
             self._control(preset.controls, used, *of_controls)
         self.policy.close()  # so that the next run in this process has the memory
         return self._report()
+
+    def _device(self) -> dict[str, Any]:
+        """A model that was not made on the spot is trained on the GPU where there is one."""
+        return {"use_cpu": False} if self.preset.model is not None and torch.cuda.is_available() else {}
 
     def _timed(self, stage: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()
@@ -242,8 +247,8 @@ class _Speedrun:
         self.dev.setdefault("controls", []).append(record)
 
     def _train(self) -> float:
-        """Train by GRPO and return the CPU seconds of its steps."""
-        preset, clock = self.preset, StepClock()
+        """Train by GRPO and return the seconds of its steps."""
+        preset, clock = self.preset, StepClock(self.clock)
         train, dev = (
             task_dataset(preset.env_id, preset.env_kwargs, split=split, tasks=count, seed=self.seed)
             for split, count in (("train", preset.train_tasks), (preset.dev_split, preset.dev_tasks))
@@ -266,7 +271,7 @@ class _Speedrun:
         return clock.seconds
 
     def _control(self, controls: Controls, budget: float, more_sft: SFTConfig, own: SFTConfig) -> None:
-        """Train both controls from the saved start with the CPU seconds of RL, and evaluate them."""
+        """Train both controls from the saved start with the seconds of RL, and evaluate them."""
         preset, shown = self.preset, [row for phase in self.shown for row in phase.rows]
         itself, start = f"best-of-{controls.best_of} self-imitation", preset.imitation[-1].name
 
@@ -274,18 +279,19 @@ class _Speedrun:
             callbacks = [Progress(self.log), clock]
             train_sft(model, self.tokenizer, rows, args, train_on=train_on, callbacks=callbacks)
 
-        self.log(f"{MORE_SFT}: {budget:.1f} CPU seconds, {len(shown)} demonstrations")
-        model, clock = self._load(str(self.folder / "sft")), UntilUsedUp(budget, controls.more_sft_rate)
+        self.log(f"{MORE_SFT}: {budget:.1f} seconds, {len(shown)} demonstrations")
+        model, clock = self._load(str(self.folder / "sft")), UntilUsedUp(budget, controls.more_sft_rate, self.clock)
         self._timed(MORE_SFT, train, more_sft, self.shown[-1].train_on, shown, clock)
         self._save(model, "more_sft")
         self._evaluate_control(MORE_SFT, model)
 
-        self.log(f"{itself}: {budget:.1f} CPU seconds, {controls.rounds} rounds")
+        self.log(f"{itself}: {budget:.1f} seconds, {controls.rounds} rounds")
         model, where = self._load(str(self.folder / "sft")), (preset.env_id, preset.env_kwargs)
         tasks = make_specs(*where, split="train", episodes=preset.train_tasks, seed=self.seed)
         with self._runner() as runner:
-            how = (self.args.batch_tasks, partial(self._play, runner, model), partial(train, own, "policy"), self.seed)
-            rounds = self._timed("self-imitation", imitate_itself, controls, budget, tasks, *how)
+            how = (self.args.batch_tasks, partial(self._play, runner, model), partial(train, own, "policy"))
+            what = (controls, budget, tasks, *how, self.seed, self.clock)
+            rounds = self._timed("self-imitation", imitate_itself, *what)
         for number, one in enumerate(rounds, 1):
             played = f"{one.succeeded} of {one.played} episodes succeeded"
             self.log(f"round {number}: {played}, {one.kept} tasks imitated in {one.steps} steps")
@@ -293,7 +299,7 @@ class _Speedrun:
         self._evaluate_control(itself, model)
 
         used = sum(one.playing_seconds + one.training_seconds for one in rounds)
-        self.more["cpu_seconds"] = {RL: budget, MORE_SFT: clock.seconds, itself: used}
+        self.more["used_seconds"] = {RL: budget, MORE_SFT: clock.seconds, itself: used}
         self.more |= {"more_sft_steps": clock.steps, "rounds": [asdict(one) for one in rounds]}
         pairs = ((RL, start), (RL, MORE_SFT), (RL, itself), (MORE_SFT, start))
         self.more["differences"] = differences(self.runs, pairs)
@@ -334,8 +340,8 @@ class _Speedrun:
         parts = [f"\n{title} Success with 95% Wilson intervals."]
         parts.append(policies(self.rows, rewards=self.preset.controls is not None))
         if self.preset.controls:
-            used = (f"{name} {seconds:.1f}" for name, seconds in self.more["cpu_seconds"].items())
-            parts += [differences_table(self.more["differences"]), f"CPU seconds of training: {', '.join(used)}."]
+            used = (f"{name} {seconds:.1f}" for name, seconds in self.more["used_seconds"].items())
+            parts += [differences_table(self.more["differences"]), f"Seconds of training: {', '.join(used)}."]
         total = time.perf_counter() - self.begin
         split = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in self.seconds.items())
         return "\n\n".join([*parts, f"{self.rows[0][2].episodes} tasks. {total:.0f} s in all: {split}."])

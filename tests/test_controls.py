@@ -44,10 +44,9 @@ def test_one_success_of_each_task_is_kept_the_one_with_the_best_reward() -> None
     assert {id(kept[1]) for kept in chosen} == {id(twin) for twin in twins}
 
 
-def test_rounds_divide_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_divide_the_budget() -> None:
     """On a clock of its own: two tasks played cost 1 s, and training ends half a second late, as the last step does."""
     now, budgets, seen = [0.0], list[float](), list[list[EpisodeSpec]]()
-    monkeypatch.setattr(time, "process_time", lambda: now[0])
     solved = True
 
     def play(specs: list[EpisodeSpec]) -> list[Episode]:
@@ -62,7 +61,7 @@ def test_rounds_divide_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 
     tasks = make_specs(GSM8K, split="train", episodes=10)
     controls = Controls(1e-3, 1e-3, rounds=2, best_of=3, playing=0.4)
-    rounds = imitate_itself(controls, 20.0, tasks, 2, play, train, seed=0)
+    rounds = imitate_itself(controls, 20.0, tasks, 2, play, train, 0, lambda: now[0])
     # A round has 20 / 2 = 10 s, of which 4 s are played; the second has what the first has left, 9.5 s, of which at
     # least 3.8 s are played.
     assert [one.playing_seconds for one in rounds] == [4.0, 4.0]
@@ -77,7 +76,7 @@ def test_rounds_divide_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {spec.seed for spec in specs} <= {task.seed for task in tasks}
 
     solved = False
-    rounds = imitate_itself(controls, 20.0, tasks, 2, play, train, seed=0)
+    rounds = imitate_itself(controls, 20.0, tasks, 2, play, train, 0, lambda: now[0])
     assert [(one.playing_seconds, one.kept, one.steps) for one in rounds] == [(10.0, 0, 0)] * 2
     assert len(budgets) == 2, "there was nothing to train on"
 
@@ -98,7 +97,7 @@ def test_a_control_trains_at_its_rate_until_its_seconds_are_used_up(tmp_path: Pa
     for rate in (0.0, 1e-3):
         model = AutoModelForCausalLM.from_pretrained(tiny)
         before = weights(model)
-        clock = UntilUsedUp(0.5, rate)
+        clock = UntilUsedUp(0.5, rate, time.process_time)
         settings = imitation_settings(phase, tmp_path / "sft", 0, args)
         trainer = train_sft(model, tokenizer, rows, settings, callbacks=[clock])
         moved[rate] = distance(before, weights(trainer.model))

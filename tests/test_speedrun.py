@@ -132,8 +132,8 @@ def test_a_preset_with_controls_shows_its_start_and_trains_both_from_it(
             played = [episode_values(episode)[f"episode/{name}"] for episode in episodes]
             assert record[name] == pytest.approx(sum(played) / 3)
 
-    cpu = results["cpu_seconds"]
-    assert min(cpu.values()) == cpu["GRPO policy"] > 0
+    used = results["used_seconds"]
+    assert min(used.values()) == used["GRPO policy"] > 0
     assert results["more_sft_steps"] > 0 and len(results["rounds"]) == 2
     assert all(one["played"] > 0 for one in results["rounds"])
     start = results["start"]
@@ -145,7 +145,7 @@ def test_a_preset_with_controls_shows_its_start_and_trains_both_from_it(
     assert "test tasks: 5, of which 5 are distinct; 5 of these are among the 40 tasks of training" in printed
     pairs = [("GRPO policy", "mixture"), *(("GRPO policy", name) for name in names[3:]), ("more SFT", "mixture")]
     assert list(dict.fromkeys((d["policy"], d["against"]) for d in results["differences"])) == pairs
-    assert "GRPO policy minus best-of-2 self-imitation" in printed and "CPU seconds of training: GRPO" in printed
+    assert "GRPO policy minus best-of-2 self-imitation" in printed and "Seconds of training: GRPO" in printed
 
     moved, same, begun = (
         weights(AutoModelForCausalLM.from_pretrained(tmp_path / "seed_1" / name))
