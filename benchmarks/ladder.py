@@ -132,8 +132,8 @@ def reach(env: Any, player: Player, tasks: int) -> tuple[float, float]:
     return float(np.mean(successes)), float(np.mean(rewards))
 
 
-def model_player(model: str) -> Callable[[str, int, list[int]], tuple[float, float]]:
-    """Load a model, and return what measures it."""
+def model_player(model: str) -> Callable[[str, dict[str, Any], list[int]], tuple[float, float]]:
+    """Load a model, and return what measures its greedy play: success and reward, without the term for the format."""
     from agent_gym.cli.engine import build
     from agent_gym.evaluate import evaluate, make_specs
     from agent_gym.rollout import Budget, Runner
@@ -141,8 +141,8 @@ def model_player(model: str) -> Callable[[str, int, list[int]], tuple[float, flo
     tokenizer, policy = build(model, "auto", context=4096)
     runner = Runner(policy, tokenizer, Budget(max_turn_tokens=128, max_tokens=4096))
 
-    def measure(env_id: str, difficulty: int, indices: list[int]) -> tuple[float, float]:
-        specs = make_specs(env_id, {"difficulty": difficulty})
+    def measure(env_id: str, env_kwargs: dict[str, Any], indices: list[int]) -> tuple[float, float]:
+        specs = make_specs(env_id, env_kwargs)
         found = evaluate(runner, [specs[index] for index in indices])
         formed = found.metrics.get("reward/format", 0.0)
         return found.success, found.reward - formed
@@ -171,7 +171,7 @@ def main() -> None:
             players = {} if arguments.only_model else {"random": _random, "script": script, "expert": _style()}
             found = {player: reach(env, play, tasks) for player, play in players.items()}
             if measure:
-                found[arguments.model] = measure(env_id, difficulty, chosen(env, tasks))
+                found[arguments.model] = measure(env_id, {"difficulty": difficulty}, chosen(env, tasks))
             env.close()
             measurements.append({"env": env_id, "difficulty": difficulty, "tasks": tasks, **found})
             rows.append([env_id, difficulty, *(f"{success:.2f} / {reward:.2f}" for success, reward in found.values())])

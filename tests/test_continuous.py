@@ -125,7 +125,7 @@ def test_a_rollout_of_several_updates_counts_them(tmp_path: Path) -> None:
     assert trainer.args.stale_rollouts == 2 and max(logged(trainer, "rollout/staleness_max")) == 4
 
 
-@pytest.mark.parametrize("where", [{}, SERVER], ids=["colocate", "server"])
+@pytest.mark.parametrize("where", [{}, pytest.param(SERVER, marks=pytest.mark.slow)], ids=["colocate", "server"])
 def test_a_resumed_run_counts_no_episode_twice(tmp_path: Path, where: dict[str, Any]) -> None:
     saving = {"save_strategy": "steps", "save_steps": 3, "max_staleness": 2, **where}
     seen = run(build(tmp_path, **saving))

@@ -90,13 +90,17 @@ def same(one: Any, other: Any) -> None:
     assert distance(one, other) <= TOLERANCE
 
 
-@pytest.mark.parametrize("name", RUNS)
+QUICK = ("grpo", "two rollouts", "episodes as minibatches", "gigpo, rebuild, StarPO-S", "gae, window", "head, rebuild")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in RUNS])
 def test_micro_batches(tmp_path: Path, name: str) -> None:
     options = {**COMMON, **RUNS[name]}
     cut = {"micro_batch_tokens": 150} if "window" in name or "kl" in name else {"micro_batch_size": 3}
     same(train(tmp_path, **options), train(tmp_path, **options, **cut))
 
 
+@pytest.mark.slow
 def test_accumulation_adamw_and_gradient_checkpointing(tmp_path: Path) -> None:
     straight = train(tmp_path, **COMMON, **ADAMW)
     same(straight, train(tmp_path, **COMMON, **ADAMW, gradient_checkpointing=True))
@@ -192,6 +196,7 @@ def run_with_bad_ranks(folder: str, cases: list[tuple[dict[str, Any], list[int]]
     return found
 
 
+@pytest.mark.slow
 def test_ranks_where_every_episode_failed(tmp_path: Path) -> None:
     settings: list[dict[str, Any]] = [{}, {"max_staleness": 1}, {"max_staleness": 1, **SERVER}]
     cases = [(options, bad) for options in settings for bad in ([1], [0, 1])]

@@ -31,7 +31,7 @@ def upper_half(attention: str = "sdpa") -> Any:
     [
         {"beta": 0.1},
         {"context": "window:1", "minibatch_by": "episodes"},
-        {"ppo": True, "critic": "head"},
+        pytest.param({"ppo": True, "critic": "head"}, marks=pytest.mark.slow),
         {"ppo": True, "critic": "model", "gradient_checkpointing": True},
     ],
     ids=str,

@@ -83,8 +83,11 @@ def test_engine_and_trainer_agree(tmp_path: Path, engine: str | None, tied: bool
         assert all(log["sampling/ratio_mean"] == pytest.approx(1.0, abs=1e-4) for log in logs)
 
 
+TARGETS = [pytest.param(["q_proj", "v_proj"], marks=pytest.mark.slow), ["down_proj", "embed_tokens"]]
+
+
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("targets", [["q_proj", "v_proj"], ["down_proj", "embed_tokens"]], ids=",".join)
+@pytest.mark.parametrize("targets", TARGETS, ids=str)
 def test_the_engine_sees_the_adapter(tmp_path: Path, engine: str | None, targets: list[str]) -> None:
     trainer = parity_trainer(
         tmp_path,

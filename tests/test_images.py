@@ -111,7 +111,7 @@ def test_several_messages_and_long_or_broken_texts_are_bounded_as_ever() -> None
 # The maze: every setting that it allows ends, and a policy that does not look does not find the way.
 
 
-@pytest.mark.parametrize("size", range(3, 13))
+@pytest.mark.parametrize("size", [3, 12, *(pytest.param(size, marks=pytest.mark.slow) for size in range(4, 12))])
 def test_every_setting_has_layouts_in_every_split(size: int) -> None:
     for longest in (1, 2, 144):
         env = VisualMazeEnv(size=np.int64(size), longest=longest)

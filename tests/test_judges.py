@@ -244,10 +244,13 @@ class Both(ScriptedPolicy):
         self.rollout: Rollout | None = None
 
     def poll(self) -> list[Generation]:
-        if self.rollout is not None and all(request.episode is None for request in self._queue.values()):
+        if self.rollout is None:
+            return super().poll()
+        # Answers wait until all that is left are the judge's two; an environment may still be at its step before.
+        turns = [number for number, request in self._queue.items() if request.episode is not None]
+        if not turns and len(self._queue) == 2:
             self.rollout.halt()
-            return []
-        return super().poll()
+        return [self._write(self._queue.pop(number)) for number in turns]
 
     def _write(self, request: Any) -> Generation:
         if request.episode is not None:

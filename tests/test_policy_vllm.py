@@ -64,6 +64,7 @@ def test_the_process_is_left_as_it_was(path: Path, tmp_path: Path) -> None:
         torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_the_trainer_may_end_the_process_group_first(path: Path) -> None:
     """As `Accelerator.end_training` does. Of two engines that start afterwards the last one cleans up."""
     policy = VLLMPolicy(path, [EOS], context=CONTEXT, kv_cache_gib=0.1)

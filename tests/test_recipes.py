@@ -53,7 +53,9 @@ def rows_of(heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2 : stop - 1]]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if number % 2 else []) for number, name in enumerate(NAMES)]
+)
 def test_a_recipe_trains(tmp_path: Path, name: str) -> None:
     config, settings = recipes()[name]
     small = {key: min(value, SMALL[key]) if key in SMALL else value for key, value in settings.items()}

@@ -110,6 +110,7 @@ def check_killed(folder: Path, options: dict[str, Any]) -> None:
     check_resumed(folder / "killed", folder / "straight", options)
 
 
+@pytest.mark.slow
 def test_killed_in_the_second_epoch(tmp_path: Path) -> None:
     check_killed(tmp_path, EPOCHS)
     # The comparison can fail: another order of the same tasks is a difference that the tolerance does not forgive.

@@ -55,7 +55,10 @@ def test_seeds_and_tasks_follow_the_number_of_the_rollout(tmp_path: Path, extra:
     assert trainer.scheduler.rollouts == len(seen)
 
 
-@pytest.mark.parametrize("way", [{}, {"max_staleness": 1}, {"max_staleness": 1, **SERVER}], ids=["0", "1", "server"])
+WAYS = [pytest.param({}, marks=pytest.mark.slow), {"max_staleness": 1, **SERVER}]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["0", "server"])
 def test_no_rollout_is_skipped_or_played_twice_and_a_resumed_run_counts_on(tmp_path: Path, way: dict[str, Any]) -> None:
     plain = run(build(tmp_path / "plain"))
     saving = {"save_strategy": "steps", "save_steps": 3}

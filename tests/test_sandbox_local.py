@@ -30,7 +30,7 @@ from agent_gym.sandbox import (
 )
 from agent_gym.sandbox.base import CUT
 
-LIMITS = Limits(cpu_seconds=0.5, wall_seconds=2, memory_mb=128, output_bytes=1000, written_bytes=100_000)
+LIMITS = Limits(cpu_seconds=0.5, wall_seconds=4, memory_mb=128, output_bytes=1000, written_bytes=100_000)
 
 
 @pytest.fixture(scope="module")

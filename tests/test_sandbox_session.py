@@ -13,7 +13,7 @@ from sandbox_net import opened
 
 from agent_gym.sandbox import Limits, SandboxError
 
-LIMITS = Limits(cpu_seconds=0.5, wall_seconds=2, memory_mb=128)
+LIMITS = Limits(cpu_seconds=0.5, wall_seconds=4, memory_mb=128)
 
 
 @pytest.fixture(scope="module")

@@ -208,7 +208,7 @@ def undisturbed(tmp_path_factory):
     return contents(folder)
 
 
-@pytest.mark.parametrize("call", [1, 2, 3, 4, 6, 17])
+@pytest.mark.parametrize("call", [2, 17, *(pytest.param(call, marks=pytest.mark.slow) for call in (1, 3, 4, 6))])
 @pytest.mark.parametrize("complete", [False, True], ids=["encoding", "indexing"])
 def test_a_build_that_is_killed_between_two_files_ends_with_the_same_bytes(tmp_path, undisturbed, call, complete):
     """Each file is flushed, renamed and its folder flushed; `complete` has all vectors, so the index comes first."""

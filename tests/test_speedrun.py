@@ -49,7 +49,9 @@ MINI = dataclasses.replace(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("engine", ["transformers", pytest.param("vllm", marks=pytest.mark.vllm)])
+@pytest.mark.parametrize(
+    "engine", [pytest.param("transformers", marks=pytest.mark.slow), pytest.param("vllm", marks=pytest.mark.vllm)]
+)
 def test_every_stage_leaves_what_it_should(tmp_path: Path, capfd: pytest.CaptureFixture[str], engine: str) -> None:
     results = run_speedrun(MINI, 1, tmp_path, engine="auto" if engine == "vllm" else engine)
     printed = capfd.readouterr().out
@@ -159,6 +161,7 @@ def test_a_preset_with_controls_shows_its_start_and_trains_both_from_it(
     assert {row["decoding"]: row["episodes"] for row in results["results"]} == {"greedy": 5, "sampled": 5 * 8}
 
 
+@pytest.mark.slow
 def test_a_phase_ends_when_it_has_reached_its_loss(tmp_path: Path) -> None:
     tiny = make_tiny_model(tmp_path / "tiny", MINI.env_id, MINI.env_kwargs, demonstrations=200)
     args = AgentGRPOConfig(str(tmp_path / "grpo"), **MINI.grpo)
@@ -192,6 +195,7 @@ def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
         assert one["logprobs"] == pytest.approx(other["logprobs"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_only_the_last_layers_are_trained_where_a_preset_says_so(tmp_path: Path) -> None:
     preset = dataclasses.replace(MINI, train_layers=1, grpo={**MINI.grpo, "entropy_coef": 0.1, "warmup_steps": 0})
     run_speedrun(preset, 1, tmp_path, engine="transformers")

@@ -246,6 +246,11 @@ def register() -> None:
 IDS = [entry.id for entry in ENVS if entry.needs is None]
 """The ids that can be made without arguments."""
 every_id = pytest.mark.parametrize("env_id", IDS)
+_WORLDS = {entry.entry_point: entry.id for entry in reversed(ENVS)}
+every_world = pytest.mark.parametrize(
+    "env_id", [pytest.param(one, marks=[] if one in _WORLDS.values() else pytest.mark.slow) for one in IDS]
+)
+"""The same; of several ids of one class all but the first are slow."""
 
 
 def encoder_of(env_id: str, tokenizer: Any) -> Any:

@@ -90,14 +90,14 @@ def _tools(env: TextEnv) -> Iterator[str]:
 
 
 def baselines(entries: Sequence[EnvEntry]) -> Iterator[str]:
-    """Yield what scripts reach, and what others have published, where that is known."""
+    """Yield what scripts and models reach, and what others have published, where that is known."""
     measured, published = _read("baselines.json"), _read("published.json")
     for entry in entries:
         if entry.id in measured:
             about = measured[entry.id]
             yield f"## Baselines of {entry.id}"
-            yield f"The first {about['tasks']} tasks of {about['split']}; `agent-gym certify {entry.id}` prints them."
-            yield _table(("who plays", "reward", "success", "how"), about["rows"])
+            yield f"The first {about['tasks']} tasks of {about['split']}; `agent-gym certify {entry.id}` plays scripts."
+            yield _table(("who plays", "reward", "success", "how"), [*about["rows"], *about["models"]])
         if entry.id in published:
             yield f"## Published numbers of {entry.id}"
             yield "On official data, in per cent:"

@@ -10,7 +10,7 @@ import itertools
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 from agent_gym.data import DistinctRows
@@ -217,7 +217,7 @@ class GeneratedDeals(DistinctRows):
         rng = random.Random(f"bargain/{self.split}/{self.kinds}/{index}/{attempt}")
         while True:
             pool = rng.choice(self._pools)
-            ways = [one for one in itertools.product(range(TOTAL + 1), repeat=self.kinds) if _total(pool, one) == TOTAL]
+            ways = _values(pool)
             if len(ways) < 2:
                 continue
             first, second = rng.choice(ways), rng.choice(ways)
@@ -231,5 +231,8 @@ class GeneratedDeals(DistinctRows):
         return {"deal_key": repr((pool, role, values[role])), "pool": list(pool), "values": values, "role": role}
 
 
-def _total(pool: Sequence[int], values: Sequence[int]) -> int:
-    return sum(n * value for n, value in zip(pool, values, strict=True))
+@cache
+def _values(pool: Counts) -> list[Counts]:
+    """Return what one item of each kind may be worth, for a pool that is worth `TOTAL`."""
+    able = itertools.product(*(range(TOTAL // n + 1) for n in pool))
+    return [one for one in able if sum(n * value for n, value in zip(pool, one, strict=True)) == TOTAL]
