@@ -1,4 +1,4 @@
-"""What needs an NVIDIA GPU: run `pytest -m gpu tests/test_gpu.py` where there is one. Never run so far."""
+"""What needs an NVIDIA GPU: run `pytest -m gpu tests/test_gpu.py` where there is one. Never run to its end so far."""
 
 from __future__ import annotations
 
