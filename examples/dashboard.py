@@ -26,9 +26,8 @@ from rich.text import Text
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from agent_gym.examples.imitation import Progress as StepLines
-from agent_gym.examples.tables import tool_calls
-from agent_gym.trainers.run_file import note
-from agent_gym.viewer import CurvePoint, render_curve
+from agent_gym.trainers.run_file import log, note
+from agent_gym.viewer.curve import curve_of, render_curve
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _TREND = 24  # logs that a trend shows
@@ -55,12 +54,6 @@ _ROWS = {
     "gradient norm": "grad_norm",
     "loss": "loss",
     "token accuracy": "mean_token_accuracy",
-}
-_SERIES = {
-    "training success": "episode/success",
-    "training reward": "reward",
-    "sampled tokens": "episode/tokens",
-    "entropy": "entropy",
 }
 
 
@@ -193,12 +186,15 @@ def trend(values: Sequence[float]) -> str:
 
 
 class LiveCurve(TrainerCallback):
-    """Writes curve.html at each log of a trainer."""
+    """Writes curve.html at each log of a trainer, and the log itself into log.jsonl of its run."""
 
     def __init__(self, folder: str | Path | None = None, title: str | None = None) -> None:
         self._folder, self._title = folder, title
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+            log(args.output_dir, state.global_step, logs or {})
         self._write(args, state, running=True)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -218,20 +214,6 @@ class LiveCurve(TrainerCallback):
         page = render_curve(points, below=below, baseline=baseline, title=title, running=running)
         unfinished.write_text(page, encoding="utf-8")
         unfinished.replace(folder / "curve.html")
-
-
-def curve_of(history: Sequence[Mapping[str, Any]]) -> tuple[list[CurvePoint], dict[str, list[tuple[float, float]]]]:
-    """Return a point per evaluated step of a log history, and the series to draw below: (step, value) by label."""
-    points = {
-        log["step"]: CurvePoint(log["step"], log["eval_success"], log["eval_success_low"], log["eval_success_high"])
-        for log in history
-        if "eval_success" in log
-    }
-    training = [log for log in history if log.get("reward") is not None]
-    series = {label: [(log["step"], log[key]) for log in training if key in log] for label, key in _SERIES.items()}
-    used = [log for log in training if any(name.startswith("tool/") for name in log)]
-    series["tool calls"] = [(log["step"], tool_calls(log)) for log in used]
-    return [points[step] for step in sorted(points)], {label: values for label, values in series.items() if values}
 
 
 def evaluations(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:

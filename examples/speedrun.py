@@ -10,6 +10,7 @@ it; the numbers of a run are in presets.toml, what is printed at the end is in t
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -326,14 +327,11 @@ class _Speedrun:
         print(f"trajectories  {page}\nnumbers       {self.folder / 'results.json'}")
         return results
 
-    def _trajectories(self) -> Any:
-        """Yield the evaluation before RL, the first and the last training rollout, and the last evaluation."""
-        files = sorted((self.folder / "grpo" / "trajectories").glob("*.jsonl"))
-        for mode in ("eval", "train"):
-            found = [file for file in files if file.name.startswith(mode)]
-            for file in dict.fromkeys(found[:1] + found[-1:]):
-                for _, record in zip(range(48), read_trajectories(file), strict=False):
-                    yield record
+    def _trajectories(self) -> dict[str, Any]:
+        """The evaluation before RL and the last one, which the page shows side by side."""
+        found = sorted((self.folder / "grpo" / "trajectories").glob("eval_*.jsonl"))
+        ends = {"before RL": found[:1], "after RL": found[-1:]}
+        return {name: list(itertools.islice(read_trajectories(*files), 48)) for name, files in ends.items() if files}
 
     def _table(self) -> str:
         title = f"{self.preset.env_id}, split {self.preset.test_split}, seed {self.seed}."

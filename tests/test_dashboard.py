@@ -94,13 +94,14 @@ def test_a_pipe_gets_a_line_for_each_log_and_the_folder_a_curve(
 
 def test_the_page_is_written_at_each_log(tmp_path: Path) -> None:
     curve = LiveCurve(tmp_path, "<b>run</b>")
-    state = SimpleNamespace(is_world_process_zero=True, log_history=[LOG | {"step": 1}])
-    curve.on_log(None, state, None, logs=LOG)
+    args = SimpleNamespace(output_dir=tmp_path)
+    state = SimpleNamespace(is_world_process_zero=True, global_step=1, log_history=[LOG | {"step": 1}])
+    curve.on_log(args, state, None, logs=LOG)
     assert "nan" not in (tmp_path / "curve.html").read_text(), "one point has no range"
     state.log_history.append(LOG | {"step": 2})
-    curve.on_log(None, state, None, logs=LOG)
+    curve.on_log(args, state, None, logs=LOG)
     page = (tmp_path / "curve.html").read_text()
     assert 'http-equiv="refresh"' in page and "at step 2" in page and "&lt;b&gt;run" in page and "<b>" not in page
     state.is_world_process_zero = False
-    LiveCurve(tmp_path / "other").on_log(None, state, None, logs=LOG)
+    LiveCurve(tmp_path / "other").on_log(args, state, None, logs=LOG)
     assert not (tmp_path / "other").exists()

@@ -197,8 +197,7 @@ def test_a_browser_compares_runs_task_by_task_and_is_steered_by_keys(browser: Br
     ]
     marks = ["".join(text.split()) for text in browser.texts("#list .marks")]
     assert marks == ["✓✓", "✗✓", "✓✓", "✗✓", "✓✓", "✗–"]
-    browser.press("j")
-    assert browser.texts(".column h2 .badge") == ["✗ not solved", "✓ solved"]
+    assert browser.texts(".column h2 .badge") == ["✗ not solved", "✓ solved"], "it opens on what has been learned"
     assert "onerror" in browser.texts("#episode")[0]
     browser.js("($('filter').value = 'differ', $('filter').dispatchEvent(new Event('input')))")
     assert len(browser.texts("#list li")) == 3
@@ -218,7 +217,7 @@ def test_a_browser_compares_runs_task_by_task_and_is_steered_by_keys(browser: Br
 
 @needs_browser
 def test_a_browser_shows_rewards_of_turns_and_tokens_in_each_colour(browser: Browser, page: Path) -> None:
-    browser.open(page)
+    browser.open(f"{page.resolve().as_uri()}#0")
     label = browser.js("document.querySelector('.timeline svg').getAttribute('aria-label')")
     assert re.fullmatch(r"rewards: (turn \d+ \S+, sum \S+; )*turn \d+ \+1\.1, sum \+1\.1", label)
     assert browser.texts(".timeline figcaption")[0].split("\n")[-1] == "process reward"
@@ -241,7 +240,8 @@ def test_a_browser_shows_rewards_of_turns_and_tokens_in_each_colour(browser: Bro
     browser.press("Escape")
     assert browser.js("$('tip').hidden")
     browser.press("t")
-    assert browser.texts(".part .tag")[0] == "tool_call" and not browser.texts(".token")
+    assert browser.texts(".part .tag")[0] == "answer" and not browser.texts(".token")
+    assert browser.texts(".calls code")[0].startswith("calculator(expression="), "a call is shown once"
     assert not browser.errors
 
 

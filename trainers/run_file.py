@@ -1,7 +1,7 @@
 """`run.json` in the folder of a run: its command line, its process, its status, its step and its last numbers.
 
 The process that a user has started writes it at the beginning and at the end; the trainer, which may be another
-process, writes its numbers in between. This file imports neither torch nor TRL.
+process, writes its numbers in between, and all that it logs into `log.jsonl`. This file imports neither torch nor TRL.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import platform
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-FILE = "run.json"
+FILE, LOG = "run.json", "log.jsonl"
 _NUMBERS = ("reward", "eval_success", "eval_reward", "loss")
 
 
@@ -44,6 +44,27 @@ def note(folder: str | Path, step: int, max_steps: int, logs: Mapping[str, Any])
     if about := read(path):
         numbers = {name: float(logs[name]) for name in _NUMBERS if name in logs}
         write(path, {**about, "step": step, "max_steps": max_steps, "numbers": {**about.get("numbers", {}), **numbers}})
+
+
+def log(folder: str | Path, step: int, logs: Mapping[str, Any]) -> None:
+    """Append what a trainer logs at a step. A disk that is full ends no run here."""
+    with suppress(OSError), Path(folder, LOG).open("a", encoding="utf-8") as file:
+        file.write(json.dumps({**logs, "step": step}) + "\n")
+
+
+def history(folder: str | Path) -> list[dict[str, Any]]:
+    """Read what was logged, in the order of steps.
+
+    A run that was taken up again has logged some steps twice: the last counts. A line that is not whole is left out.
+    """
+    found: dict[tuple[int, bool], dict[str, Any]] = {}
+    with suppress(OSError):
+        for line in Path(folder, LOG).read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):
+                logs = json.loads(line)
+                key = logs["step"], "eval_success" in logs
+                found[key] = {**found.get(key, {}), **logs}
+    return [found[key] for key in sorted(found)]
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from agent_gym.cli.judge import read_judge
 from agent_gym.cli.parser import Parser, check_output, json_object, positive
+from agent_gym.cli.run_page import is_run, serve_page, write_page
 from agent_gym.errors import ConfigError, require, writing
 from agent_gym.evaluate import summarize
 from agent_gym.evaluate.cards import differences
@@ -53,16 +54,27 @@ def _named(files: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def view(argv: Sequence[str]) -> int:
-    """Turn trajectories into one HTML page that opens anywhere, without a server or a network."""
+    """Turn trajectories, or a run, into HTML pages that open anywhere, without a server or a network."""
     parser = Parser("view", view.__doc__, config=False)
-    help_text = "a trajectory file (.jsonl) or a folder of them; two are two runs, compared task by task"
+    help_text = (
+        "a trajectory file (.jsonl) or a folder of them; two are two runs, compared task by task; or a run's folder"
+    )
     parser.flag("files FILE", help_text, nargs="+")
-    parser.flag("--output FILE", "the page; default: next to the first input, ending in .html")
+    parser.flag("--output FILE", "the page; default: next to the first input, ending in .html; of a run: RUN/page")
     parser.flag("--title", "heading of the page; default: the name of the input")
     parser.flag("--open", "open the page in the browser", action="store_true")
+    parser.flag("--web", "serve the page of a run that may still go on, on this machine alone", action="store_true")
+    parser.flag("--port PORT", "with --web; default: a free one", type=int, default=0)
     parser.flag("--terminal", "show the episodes here and write no page", action="store_true")
     parser.flag("--episode N", "with --terminal: show the Nth episode and end", type=positive)
     arguments = parser.parse(argv)
+    run = Path(arguments.files[0])
+    if len(arguments.files) == 1 and is_run(run) and not arguments.terminal:
+        if arguments.web:
+            return serve_page(run, arguments.title, arguments.port)
+        return _done(write_page(run, arguments.title, Path(arguments.output or run / "page")), arguments.open)
+    if arguments.web:
+        raise ConfigError(f"--web serves the page of one run, and {arguments.files[0]} is none: name a run's folder")
     runs = {name: _jsonl_files(Path(path)) for name, path in _named(arguments.files)}
     if arguments.terminal:
         _show([path for files in runs.values() for path in files], arguments.episode)
@@ -76,15 +88,21 @@ def view(argv: Sequence[str]) -> int:
     page = render_html({name: read_files(files) for name, files in runs.items()}, arguments.title or " and ".join(runs))
     with writing(output, "name another file with --output"):
         output.write_text(page, encoding="utf-8")
-    print(output)
-    if arguments.open and not webbrowser.open(output.resolve().as_uri()):
-        raise ConfigError(f"there is no browser to open; the page is at {output}")
+    return _done(output, arguments.open)
+
+
+def _done(page: Path, opened: bool) -> int:
+    print(page)
+    if opened and not webbrowser.open(page.resolve().as_uri()):
+        raise ConfigError(f"there is no browser to open; the page is at {page}")
     return 0
 
 
 def _jsonl_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
+    if (path / "trajectories").is_dir():
+        path = path / "trajectories"
     # One without content is what a run leaves that was killed before its first episode ended.
     files = sorted(file for file in path.glob("*.jsonl") if file.stat().st_size)
     if not files:

@@ -24,7 +24,7 @@ from agent_gym.trainers.run_file import FILE, read, write
 _DEPTH = 3  # folders below the given one in which runs are looked for
 
 
-def _status(about: Mapping[str, Any]) -> str:
+def status_of(about: Mapping[str, Any]) -> str:
     """Return the status of a run; one that is said to run and whose process is gone was killed."""
     if about.get("status") != "running" or about.get("host") != platform.node():
         return str(about.get("status"))
@@ -55,7 +55,7 @@ def runs(argv: Sequence[str]) -> int:
     known = {path.parent: read(path) for path in found}
     order = sorted(known, key=lambda folder: known[folder].get("started", 0.0), reverse=True)
     if arguments.json:
-        rows = [{"folder": str(one), **known[one], "status": _status(known[one])} for one in order]
+        rows = [{"folder": str(one), **known[one], "status": status_of(known[one])} for one in order]
         print(json.dumps(rows, indent=2))
         return 0
     if not order:
@@ -70,7 +70,7 @@ def runs(argv: Sequence[str]) -> int:
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(about.get("started", 0.0)))
         shown = [f"{numbers[name]:.3f}" if name in numbers else "-" for name in ("reward", "eval_success")]
         saved = "-" if last is None else str(last)
-        table.append((str(folder), str(about.get("command")), _status(about), step, *shown, saved, started))
+        table.append((str(folder), str(about.get("command")), status_of(about), step, *shown, saved, started))
     print_table(table, numbers={3, 4, 5, 6})
     return 0
 
@@ -86,7 +86,7 @@ def resume(argv: Sequence[str]) -> int:
     about = read(folder / FILE)
     if not about:
         raise ConfigError(f"{arguments.folder} holds no {FILE}; agent-gym runs lists the runs that can be gone on with")
-    command, status = about["command"], _status(about)
+    command, status = about["command"], status_of(about)
     if status == "running":
         raise ConfigError(f"{arguments.folder} is still running, as process {about['pid']}: stop it first")
     if command not in ("grpo", "ppo", "sft"):
@@ -120,12 +120,12 @@ def over_seeds(command: str, argv: Sequence[str], seeds: Sequence[int], folder: 
         place = Path(folder, f"seed_{seed}")
         about = read(place / FILE)
         print(f"agent-gym: seed {seed} in {place}", file=sys.stderr, flush=True)
-        if _status(about) != "done":
+        if status_of(about) != "done":
             words = [*_without(argv, "--seed", "--output_dir"), "--seed", str(seed), "--output_dir", str(place)]
             words += ["--resume_from_checkpoint", "true"] if _last_checkpoint(place) is not None else []
             subprocess.run([sys.executable, "-m", "agent_gym", command, *words], check=False)
         about = read(place / FILE)
-        rows.append({"seed": seed, "status": _status(about), "step": about.get("step"), **about.get("numbers", {})})
+        rows.append({"seed": seed, "status": status_of(about), "step": about.get("step"), **about.get("numbers", {})})
     measures = [name for name in ("reward", "eval_reward", "eval_success", "loss") if any(name in row for row in rows)]
     table: list[tuple[str, ...]] = [("SEED", "STATUS", "STEP", *measures)]
     for row in rows:

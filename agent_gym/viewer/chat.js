@@ -27,8 +27,14 @@ function cut(text) {
   return parts;
 }
 
-function chatText(text) {
-  return el("div", "text", ...cut(text).filter((part) => part.tag || part.text.trim()).map(({ tag, text: inner }) => {
+// Calls that stand below, as they were understood, are left out of the text.
+function chatText(text, calls) {
+  const parts = cut(text).filter((part) => part.tag || part.text.trim());
+  const written = parts.filter((part) => part.tag === "tool_call");
+  const told = written.length === calls.length && calls.every((call) => call.name);
+  const shown = told ? parts.filter((part) => part.tag !== "tool_call") : parts;
+  if (written.length && !shown.length) return null;
+  return el("div", "text", ...shown.map(({ tag, text: inner }) => {
     if (!tag) return el("span", "", inner);
     if (/^think/.test(tag)) return fold(inner, tag, true);
     const body = el("span", "part", el("b", "tag", tag), el("code", "", inner.trim()));

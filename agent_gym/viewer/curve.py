@@ -8,13 +8,25 @@ loads itself anew every few seconds. Each point has its numbers as a tooltip.
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from agent_gym.viewer.page import fill
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 720, 180, 76, 28
 _RELOAD_SECONDS = 10
+
+
+_SERIES = {
+    "training success": "episode/success",
+    "training reward": "reward",
+    "sampled tokens": "episode/tokens",
+    "entropy": "entropy",
+}
+"""What is drawn of training, by its name in the logs."""
+_CALLS = re.compile("tool/.*/calls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +37,10 @@ class CurvePoint:
     success: float
     low: float
     high: float
+
+
+Link = Callable[[float], str | None]
+"""The address of the episodes behind a step, if there are any."""
 
 
 def render_curve(
@@ -44,6 +60,38 @@ def render_curve(
         title: heading.
         running: whether the run goes on, so that the page loads itself anew.
     """
+    panels = curve_panels(points, below=below, baseline=baseline)
+    ending = f"The run goes on; this page is loaded again every {_RELOAD_SECONDS} seconds."
+    ending = ending if running else "The run is over."
+    reload = f'<meta http-equiv="refresh" content="{_RELOAD_SECONDS}">' if running else ""
+    heading = html.escape(title)
+    marks = {"reload": reload, "title": heading, "heading": heading, "panels": "\n".join(panels), "ending": ending}
+    return fill("curve.html", marks)
+
+
+def curve_of(history: Sequence[Mapping[str, Any]]) -> tuple[list[CurvePoint], dict[str, list[tuple[float, float]]]]:
+    """Return a point per evaluated step of a log history, and the series to draw below: (step, value) by label."""
+    points = {
+        log["step"]: CurvePoint(log["step"], log["eval_success"], log["eval_success_low"], log["eval_success_high"])
+        for log in history
+        if "eval_success" in log
+    }
+    training = [log for log in history if log.get("reward") is not None]
+    series = {label: [(log["step"], log[key]) for log in training if key in log] for label, key in _SERIES.items()}
+    used = {log["step"]: [value for name, value in log.items() if _CALLS.fullmatch(name)] for log in training}
+    series["tool calls"] = [(step, sum(calls)) for step, calls in used.items() if calls]
+    return [points[step] for step in sorted(points)], {label: values for label, values in series.items() if values}
+
+
+def curve_panels(
+    points: Sequence[CurvePoint],
+    *,
+    below: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+    baseline: CurvePoint | None = None,
+    evaluated: Link = lambda step: None,
+    trained: Link = lambda step: None,
+) -> list[str]:
+    """Return the drawings alone; arguments as `render_curve`'s, and where the points of both kinds lead to."""
     points = sorted(points, key=lambda point: point.step)
     series = {label: sorted(values) for label, values in (below or {}).items() if values}
     steps = [point.step for point in points] + [step for values in series.values() for step, _ in values]
@@ -61,24 +109,19 @@ def render_curve(
             drawn += scale.shape("polyline", ends, "start line")
         drawn += scale.shape("polygon", band, "policy band")
         drawn += scale.shape("polyline", [(p.step, p.success) for p in points], "policy line")
-        drawn += "".join(
-            scale.dot(p.step, p.success, f"step {p.step:g}: {p.success:.1%} [{p.low:.1%}, {p.high:.1%}]")
-            for p in points
-        )
+        for p in points:
+            tooltip = f"step {p.step:g}: {p.success:.1%} [{p.low:.1%}, {p.high:.1%}]"
+            drawn += scale.dot(p.step, p.success, tooltip, link=evaluated)
         panels.append(scale.panel(head, drawn, percent=True))
     for label, values in series.items():
         numbers = [value for _, value in values]
         scale = _Scale(min(steps), last, min(numbers), max(numbers))
         head = f"{html.escape(label)} <small>{numbers[-1]:.4g} at step {values[-1][0]:g}</small>"
-        # A line of one point is not to be seen.
-        drawn = scale.dot(*values[0], f"{numbers[0]:.4g}", "training") if len(values) == 1 else ""
-        panels.append(scale.panel(head, drawn or scale.shape("polyline", values, "training line")))
-    ending = f"The run goes on; this page is loaded again every {_RELOAD_SECONDS} seconds."
-    ending = ending if running else "The run is over."
-    reload = f'<meta http-equiv="refresh" content="{_RELOAD_SECONDS}">' if running else ""
-    heading = html.escape(title)
-    marks = {"reload": reload, "title": heading, "heading": heading, "panels": "\n".join(panels), "ending": ending}
-    return fill("curve.html", marks)
+        # A line of one point is not to be seen; the dots of a longer one appear under the pointer.
+        style = "training" if len(values) == 1 else "training hidden"
+        dots = [scale.dot(step, value, f"step {step:g}: {value:.4g}", style, trained) for step, value in values]
+        panels.append(scale.panel(head, scale.shape("polyline", values, "training line") + "".join(dots)))
+    return panels
 
 
 class _Scale:
@@ -99,9 +142,13 @@ class _Scale:
         at = " ".join(f"{self.x(step):.1f},{self.y(value):.1f}" for step, value in places)
         return f'<{tag} class="{style}" points="{at}"/>'
 
-    def dot(self, step: float, value: float, tooltip: str, style: str = "policy") -> str:
+    def dot(self, step: float, value: float, tooltip: str, style: str = "policy", link: Link | None = None) -> str:
         title = f"<title>{html.escape(tooltip)}</title>"
-        return f'<circle class="{style}" cx="{self.x(step):.1f}" cy="{self.y(value):.1f}" r="3.5">{title}</circle>'
+        drawn = f'<circle class="{style}" cx="{self.x(step):.1f}" cy="{self.y(value):.1f}" r="4">{title}</circle>'
+        address = link(step) if link else None
+        if address is None:
+            return drawn
+        return f'<a href="{html.escape(address)}" aria-label="episodes of {html.escape(tooltip)}">{drawn}</a>'
 
     def panel(self, head: str, drawn: str, percent: bool = False) -> str:
         marks = []
@@ -115,5 +162,6 @@ class _Scale:
                 f'<text x="{self.x(step):.1f}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{step:g}</text>'
             )
         label = head.split(" <small>")[0]
-        box = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label} over training steps"'
+        role = "group" if "<a " in drawn else "img"  # an image has no links in it
+        box = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" role="{role}" aria-label="{label} over training steps"'
         return f"<h2>{head}</h2>\n<svg {box}>{''.join(marks)}{drawn}</svg>"

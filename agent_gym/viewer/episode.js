@@ -122,7 +122,7 @@ function turn(episode, row, number) {
   // Where a character is spread over tokens, these alone do not show it.
   const spelled = typeof step.action !== "number";
   section.append(block("agent", "policy", showsTokens(action) ? tokenLine(action) : null,
-    showsTokens(action) ? (spelled ? null : el("div", "text", text)) : chatText(text)));
+    showsTokens(action) ? (spelled ? null : el("div", "text", text)) : chatText(text, step.tool_calls)));
   if (step.tool_calls.length) section.append(el("ul", "calls", ...step.tool_calls.map(toolCall)));
   else if (step.error) section.append(el("p", "error", step.error));
   const answer = tokens(false);

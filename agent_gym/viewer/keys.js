@@ -58,7 +58,7 @@ document.addEventListener("keydown", (event) => {
   if (/INPUT|SELECT/.test(event.target.tagName) && event.key !== "Escape") return;
   // The arrow keys scroll the episode when it has the focus, and move through the list otherwise.
   const arrow = { ArrowDown: "j", ArrowUp: "k" }[event.key];
-  const known = KEYS[arrow && !event.target.closest("main") ? arrow : event.key];
+  const known = KEYS[arrow && !event.target.closest("#reading") ? arrow : event.key];
   if (known) { stop(event); known[1](); }
 });
 
@@ -68,7 +68,7 @@ function fromHash() {
   // On a narrow screen there is room for the list or for an episode.
   document.body.classList.toggle("reading", known);
   if (known) drawEpisode(number);
-  else if (SHOWN.list.length) drawEpisode(first(SHOWN.list[0]).number);
+  else if (SHOWN.list.length) drawEpisode(first(SHOWN.list.find(better) || SHOWN.list[0]).number);
   else $("episode").replaceChildren(el("p", "note", "there is no episode to show"));
 }
 

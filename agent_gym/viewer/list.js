@@ -13,6 +13,8 @@ const FILTERS = {
   failed: ["failed (environment broke)", some("failed")],
 };
 const DIFFER = ["runs differ", (entry) => new Set(entry.map((e) => e && outcome(e))).size > 1];
+// Where two runs are compared, the page opens on what the second has learned.
+const better = ([one, other]) => SHOWN.compare && one && other && !one.success && other.success;
 
 // A failed episode has no reward; it goes last whichever way the others are sorted.
 const byReward = (direction) => (a, b) =>

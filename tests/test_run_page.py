@@ -1,0 +1,121 @@
+"""The page of a run: from the files of a real run, written as a folder and served while it goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import urllib.error
+import urllib.request
+from functools import partial
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import CHROMIUM, Browser
+
+pytest.importorskip("trl")
+
+from trainer_tools import ENV, make_trainer  # noqa: E402
+
+from agent_gym.cli import run_page  # noqa: E402
+from agent_gym.cli.main import main  # noqa: E402
+from agent_gym.examples.dashboard import watch  # noqa: E402
+from agent_gym.trainers import task_dataset  # noqa: E402
+from agent_gym.trainers.run_file import LOG, history  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: Any) -> Path:
+    """A run of three steps with an evaluation before it and one after it."""
+    folder = Path(tmp_path_factory.mktemp("run"))
+    evaluated = {"eval_dataset": task_dataset(ENV, split="test", tasks=3), "eval_strategy": "steps", "eval_steps": 3}
+    trainer = make_trainer(folder, max_steps=3, trajectories_per_step=8, eval_on_start=True, **evaluated)
+    with watch(trainer):
+        trainer.train()
+    return folder
+
+
+def links(page: Path) -> set[str]:
+    return set(re.findall(r'href="([^"]+)"', page.read_text()))
+
+
+def test_the_log_of_a_run_is_in_its_folder(run: Path, tmp_path: Path) -> None:
+    logs = history(run)
+    assert [log["step"] for log in logs if "reward" in log] == [1, 2, 3]
+    assert [log["step"] for log in logs if "eval_success" in log] == [0, 3]
+    # Taken up again after step 1, and killed while it wrote a line.
+    lines = (run / LOG).read_text().splitlines()
+    again = json.dumps({**json.loads(lines[-1]), "reward": 7.0, "step": 2})
+    (tmp_path / LOG).write_text("\n".join([*lines, again, '{"step": 3, "rew']))
+    assert [log["reward"] for log in history(tmp_path) if log["step"] == 2] == [7.0]
+    assert history(tmp_path / "none") == []
+
+
+def test_the_page_leads_from_each_point_to_its_episodes(run: Path, capsys: Any) -> None:
+    assert main(["view", str(run)]) == 0
+    index = Path(capsys.readouterr().out.strip())
+    assert index == run / "page" / "index.html"
+    assert {one.name for one in index.parent.iterdir()} - {"index.html"} == links(index)
+    assert {"eval_0.html", "eval_3.html", "change.html", "train_0.html", "train_2.html"} <= links(index)
+    text = index.read_text()
+    assert '<a href="train_0.html" aria-label="episodes of step 1: ' in text, "step 1 was played before it"
+    assert "learning_rate" in text and "sampled_tokens" in text and "time/update" in text
+    change = (run / "page" / "change.html").read_text()
+    assert '"runs":["step 0","step 3"]' in change
+
+
+def test_it_is_served_while_the_run_goes_on(run: Path) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(run_page._Handler, run, "mine"))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+
+        def get(path: str) -> str:
+            address = f"http://127.0.0.1:{server.server_address[1]}/{path}"
+            return str(urllib.request.urlopen(address, timeout=30).read().decode())
+
+        assert "<h1>mine</h1>" in get("") and 'href="/eval_3"' in get("")
+        assert '"runs":["step 0","step 3"]' in get("change") and "mine: train, step 1" in get("train_1")
+        for path in ("eval_9", "../log.jsonl", "train_0/../../log.jsonl"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                get(path)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_what_is_no_run_cannot_be_served(run: Path, capsys: Any) -> None:
+    assert main(["view", str(run / "trajectories" / "eval_000000_0.jsonl"), "--web"]) == 2
+    assert "name a run's folder" in capsys.readouterr().err
+    with ThreadingHTTPServer(("127.0.0.1", 0), run_page._Handler) as taken:
+        assert main(["view", str(run), "--web", "--port", str(taken.server_address[1])]) == 2
+    assert "name another with --port" in capsys.readouterr().err
+
+
+AXE = Path(os.environ.get("AXE_CORE", "node_modules/axe-core/axe.min.js"))  # npm install --no-save axe-core
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None or not AXE.is_file(), reason="no chromium or no axe-core on this machine")
+@pytest.mark.parametrize("narrow", [False, True])
+def test_axe_finds_nothing(run: Path, tmp_path: Path, narrow: bool) -> None:
+    main(["view", str(run), "--output", str(tmp_path / "page")])
+    with Browser(tmp_path) as browser:
+        for name in ("index", "change", "eval_3", "train_0"):
+            screen = {"width": 390, "height": 844, "dark": True, "touch": True} if narrow else {}
+            browser.open(tmp_path / "page" / f"{name}.html", **screen)
+            browser.send("Runtime.evaluate", expression=AXE.read_text())
+            asked = "axe.run().then((found) => found.violations.map((one) => one.id + ' ' + one.nodes[0].html))"
+            found = browser.send("Runtime.evaluate", expression=asked, awaitPromise=True, returnByValue=True)
+            assert found["result"]["value"] == [], name
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+def test_a_browser_has_nothing_to_complain_about(run: Path, tmp_path: Path) -> None:
+    main(["view", str(run), "--output", str(tmp_path / "page")])
+    with Browser(tmp_path) as browser:
+        for name in ("index", "change"):
+            browser.open(tmp_path / "page" / f"{name}.html")
+        assert not browser.errors
