@@ -18,7 +18,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate import EvalResult, make_specs, summarize
@@ -38,7 +38,7 @@ SETTINGS: Mapping[str, Any] = {**TINY_GRPO, **QUIET, "use_vllm": False, "model_i
 
 # The colours of docs/masks.svg, so that an author looks the same everywhere.
 _AUTHORS = {"system": "#90a4ae", "user": "#90a4ae", "agent": "#2e7d32", "env": "#ef6c00"}
-_WORLD, _PANELS = "#e3e6e8", 3  # where there is no advantage; panels beside each other
+_WORLD = "#e3e6e8"  # where there is no advantage
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,8 @@ def warm_start(
         )
         learner = Learner(preset, AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder))
         settings = imitation_settings(phase, Path(scratch) / "sft", seed, AgentGRPOConfig(scratch, **SETTINGS))
-        imitate(preset, phase, learner.model, learner.tokenizer, settings, [])
+        silent = TrainerCallback()  # stands where transformers would print its logs
+        imitate(preset, phase, learner.model, learner.tokenizer, settings, [silent])
     return learner
 
 
@@ -120,8 +121,10 @@ def plot(trainer: Any, *names: str) -> Any:
             logged = ", ".join(sorted({key for log in history for key in log}))
             raise ConfigError(f"the trainer has not logged {', '.join(missing)}; it has: {logged}")
     count = len(below) + bool(points)
-    figure = _figure(9.0, 2.3 * -(-count // _PANELS))
-    axes = [figure.add_subplot(-(-count // _PANELS), min(count, _PANELS), i + 1) for i in range(count)]
+    columns = 2 if count == 4 else min(count, 3)
+    lines = -(-count // columns)
+    figure = _figure(9.0, 2.3 * lines)
+    axes = [figure.add_subplot(lines, columns, i + 1) for i in range(count)]
     if points:
         steps = [point.step for point in points]
         axes[0].fill_between(steps, [p.low for p in points], [p.high for p in points], color=POLICY, alpha=0.2)
