@@ -160,7 +160,7 @@ def plot_tokens(records: Sequence[Mapping[str, Any]]) -> Any:
     for row in rows:
         kinds = [kind_of(source) for start, stop, source, _ in row["spans"] for _ in range(start, stop)]
         if credited:
-            pairs = zip(kinds, row["advantages"], strict=True)
+            pairs = zip(kinds, row.get("advantages", [0.0] * len(kinds)), strict=True)  # none: it left the update
             strips.append([scale.to_rgba(a)[:3] if kind == "agent" else to_rgb(_WORLD) for kind, a in pairs])
         else:
             strips.append([to_rgb(_AUTHORS[kind]) for kind in kinds])
