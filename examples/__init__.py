@@ -2,8 +2,8 @@
 
 To be read in this order: presets.toml and presets.py (what is run, every number in one place), tiny.py (a model for two
 CPU cores), speedrun.py (imitation of the expert in imitation.py, GRPO, evaluation, controls in controls.py, report in
-tables.py, a picture over seeds in figure.py), dashboard.py (what a person sees meanwhile). Nothing in the library
-imports this room; the command line does.
+tables.py, a picture over seeds in figure.py), dashboard.py (what a person sees meanwhile). quickstart.py has parts of
+it as single calls, for notebooks. Nothing in the library imports this room; the command line does.
 """
 
 if __name__ != "agent_gym.examples":

@@ -103,3 +103,13 @@ def test_the_picture_of_the_masks_is_that_of_a_real_episode(monkeypatch: pytest.
     import masks
 
     assert masks.PICTURE.read_text() == masks.draw(*masks.transcript()), "run python docs/generator/masks.py"
+
+
+def test_the_diagrams_are_those_of_their_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(GENERATOR))
+    import diagrams
+
+    for name, drawing in diagrams.diagrams().items():
+        picture = GENERATOR.parent / f"{name}.svg"
+        assert picture.read_text() == drawing.svg(), f"{picture.name}: run python docs/generator/diagrams.py"
+        assert f"]({picture.name})" in picture.with_suffix(".md").read_text()

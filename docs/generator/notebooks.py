@@ -1,4 +1,4 @@
-"""The notebooks as pages, without their outputs: whoever wants those runs them."""
+"""The notebooks as pages, with their pictures: whoever wants the other outputs runs them."""
 
 from __future__ import annotations
 
@@ -21,5 +21,8 @@ def _page(file: Path) -> str:
     for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
         text = "".join(cell["source"])
         parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        for output in cell.get("outputs", ()):
+            if picture := "".join(output.get("data", {}).get("image/png", "")).strip():
+                parts.append(f"![what the cell shows](data:image/png;base64,{picture})")
     parts.insert(1, f"*This is `notebooks/{file.name}`, which runs as it stands.*")
     return "\n\n".join(parts) + "\n"
