@@ -22,7 +22,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate import EvalResult, make_specs, summarize
-from agent_gym.examples.dashboard import curve_of
 from agent_gym.examples.figure import POLICY
 from agent_gym.examples.imitation import QUIET, imitate, imitation_settings
 from agent_gym.examples.presets import TINY_GRPO, Preset, own_preset
@@ -32,6 +31,7 @@ from agent_gym.registry import EnvLike, recipe
 from agent_gym.rollout import Runner, to_record
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.transcript import kind_of
+from agent_gym.viewer.curve import curve_of
 
 SETTINGS: Mapping[str, Any] = {**TINY_GRPO, **QUIET, "use_vllm": False, "model_init_kwargs": None}
 """Fields of `AgentGRPOConfig` for the model of a `Learner`, which is sampled from itself, on a CPU."""
