@@ -81,5 +81,5 @@ def test_groups_that_are_discarded_are_named(tmp_path: Path) -> None:
     trainer = build(tmp_path, max_staleness=1)
     run(trainer)
     trainer.scheduler._continuous._in_play[3] = []
-    with pytest.warns(RuntimeWarning, match=r"groups \[3\] that were in play are discarded"):
+    with pytest.warns(RuntimeWarning, match=r"batches \[3\] that were in play are discarded"):
         trainer.train()

@@ -30,7 +30,7 @@ from agent_gym.policies.ranks import barrier_on_error, gather, gather_items
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.rollout import Episode, EpisodeSpec, Runner, Stream, by_role, check_failures, derive_seed
 from agent_gym.trainers.batch import source_number
-from agent_gym.trainers.continuous import IN_PLAY, ContinuousRollouts
+from agent_gym.trainers.continuous import ContinuousRollouts
 from agent_gym.trainers.engine import build_policy, named_weights
 from agent_gym.trainers.selection import informative_groups, keep_groups, keep_variance, tasks_to_draw
 
@@ -57,8 +57,6 @@ class RolloutScheduler:
         if args.max_staleness:
             episodes = self._continuous.rollout()
         else:
-            if IN_PLAY in trainer.kept:  # the run was begun with another staleness
-                self._continuous.state(trainer._rollout_number)
             specs = self._specs(rows, trainer.accelerator.process_index * len(rows), seed)
             episodes = trainer.rollout(specs, trainer.temperature)
         if any(episode.roles for episode in episodes):
