@@ -66,7 +66,7 @@ def counting_servers(
         app.add_routes([web.get("/v1/models", models), web.get("/get_world_size", size)])
         app.add_routes([web.post("/inference/v1/generate", generate), web.post("/collective_rpc", work)])
         app.add_routes([web.post("/reset_prefix_cache", work)])
-        runner = web.AppRunner(app, shutdown_timeout=0.0)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
         runners.append(runner)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
