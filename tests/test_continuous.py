@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,7 +171,10 @@ def test_two_ranks_play_groups_of_their_own(tmp_path: Path, where: dict[str, Any
 
 
 class Watched(Slow):
-    """Records the trainer's step when it was given weights, and by which thread it was polled during updates."""
+    """Records the trainer's step when it was given weights, and how often it was polled during updates.
+
+    Between a rollout and its update it ends no turn, so that a coming batch is still in play when the update begins.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +190,9 @@ class Watched(Slow):
 
     def poll(self) -> Any:
         self.during_updates += self.updating
-        return super().poll()
+        rollouts, number = self.trainer.scheduler._continuous, self.trainer._rollout_number
+        between = self.trainer.args.max_staleness and not rollouts._missing[number] and not self.updating
+        return [] if between else super().poll()
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
@@ -201,6 +207,10 @@ def test_a_server_samples_during_updates_and_has_the_newest_weights(tmp_path: Pa
 
     def loss(*args: Any) -> Any:
         policy.updating = True
+        until = time.monotonic() + 60
+        in_play = trainer.scheduler._continuous._missing
+        while in_play.total() and not policy.during_updates and time.monotonic() < until:
+            time.sleep(0.01)
         return compute_loss(*args)
 
     trainer.scheduler.collect, trainer._compute_loss = collected, loss

@@ -8,8 +8,6 @@ import re
 import threading
 import urllib.error
 import urllib.request
-from functools import partial
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +53,7 @@ def test_the_log_of_a_run_is_in_its_folder(run: Path, tmp_path: Path) -> None:
 
 
 def test_the_page_leads_from_each_point_to_its_episodes(run: Path, capsys: Any) -> None:
+    (run / "trajectories" / "notes.jsonl").write_text("{}\n")  # a user's own file is passed over
     assert main(["view", str(run)]) == 0
     index = Path(capsys.readouterr().out.strip())
     assert index == run / "page" / "index.html"
@@ -68,30 +67,28 @@ def test_the_page_leads_from_each_point_to_its_episodes(run: Path, capsys: Any) 
 
 
 def test_it_is_served_while_the_run_goes_on(run: Path) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(run_page._Handler, run, "mine"))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with run_page.page_server(run, "mine", 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
 
-        def get(path: str) -> str:
-            address = f"http://127.0.0.1:{server.server_address[1]}/{path}"
-            return str(urllib.request.urlopen(address, timeout=30).read().decode())
+        def get(path: str, **headers: str) -> str:
+            asked = urllib.request.Request(f"{server.url}/{path}", headers=headers)
+            return str(urllib.request.urlopen(asked, timeout=30).read().decode())
 
         assert "<h1>mine</h1>" in get("") and 'href="/eval_3"' in get("")
         assert '"runs":["step 0","step 3"]' in get("change") and "mine: train, step 1" in get("train_1")
         for path in ("eval_9", "../log.jsonl", "train_0/../../log.jsonl"):
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 get(path)
-    finally:
-        server.shutdown()
-        server.server_close()
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            get("eval_3", Host="elsewhere.example")  # a page of another site whose name leads here
 
 
 def test_what_is_no_run_cannot_be_served(run: Path, capsys: Any) -> None:
     assert main(["view", str(run / "trajectories" / "eval_000000_0.jsonl"), "--web"]) == 2
     assert "name a run's folder" in capsys.readouterr().err
-    with ThreadingHTTPServer(("127.0.0.1", 0), run_page._Handler) as taken:
-        assert main(["view", str(run), "--web", "--port", str(taken.server_address[1])]) == 2
-    assert "name another with --port" in capsys.readouterr().err
+    with run_page.page_server(run, None, 0) as taken:
+        assert main(["view", str(run), "--web", "--port", str(taken.address[1])]) == 2
+    assert "choose another port" in capsys.readouterr().err
 
 
 AXE = Path(os.environ.get("AXE_CORE", "node_modules/axe-core/axe.min.js"))  # npm install --no-save axe-core

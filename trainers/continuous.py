@@ -62,6 +62,7 @@ class ContinuousRollouts:
             for batch in fresh:
                 self._begin(batch)
             scheduler.stream.wait(lambda: not self._missing[number])
+            del self._missing[number]
             return self._in_play.pop(number)
 
         return scheduler.play(play)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_gym.cli.runs import status_of
-from agent_gym.errors import ConfigError, writing
+from agent_gym.errors import writing
 from agent_gym.rollout import read_trajectories
 from agent_gym.trainers.run_file import FILE, LOG, history, read
 from agent_gym.viewer import render_html
 from agent_gym.viewer.run import render_run, trajectory_files
+
+if TYPE_CHECKING:
+    from agent_gym.serve.server import Server
 
 _TRAINING = 20  # the last rollouts of training that the written page leads to; the served one has all
 
@@ -79,39 +80,34 @@ def write_page(folder: Path, title: str | None, output: Path) -> Path:
     return index
 
 
+def page_server(folder: Path, title: str | None, port: int) -> Server:
+    """Make the server of the pages, on this machine alone; `ConfigError` if the port is taken."""
+    # Imported here: its packages are an extra, and the page that is written needs none of them.
+    from starlette.requests import Request
+    from starlette.responses import HTMLResponse, Response
+    from starlette.routing import Route
+
+    from agent_gym.serve.server import Server, bind, in_thread, refusal
+
+    def answer(name: str) -> Response:
+        page = RunPage(folder, title)
+        if not name:
+            return HTMLResponse(page.overview("/{}".format))
+        if name in page.names:
+            return HTMLResponse(page.episodes(name))
+        return refusal(404, f"no episodes of {json.dumps(name)}")
+
+    async def endpoint(request: Request) -> Response:
+        return await in_thread(lambda: answer(request.path_params.get("name", "")))
+
+    return Server(bind(port=port), [Route("/", endpoint), Route("/{name}", endpoint)])
+
+
 def serve_page(folder: Path, title: str | None, port: int) -> int:
     """Serve the pages on this machine alone, until Ctrl-C; over SSH: `ssh -L PORT:127.0.0.1:PORT HOST`."""
-    try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, folder, title))
-    except OSError as error:
-        raise ConfigError(f"cannot listen on port {port} ({error.strerror}): name another with --port") from error
-    at = server.server_address[1]
-    print(f"http://127.0.0.1:{at}\nfrom elsewhere: ssh -L {at}:127.0.0.1:{at} HOST; Ctrl-C ends it", flush=True)
-    with server, suppress(KeyboardInterrupt):
-        server.serve_forever()
+    with page_server(folder, title, port) as server:
+        at = server.address[1]
+        print(f"{server.url}\nfrom elsewhere: ssh -L {at}:127.0.0.1:{at} HOST; Ctrl-C ends it", flush=True)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
     return 0
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def __init__(self, folder: Path, title: str | None, *given: Any) -> None:
-        self.page = RunPage(folder, title)
-        super().__init__(*given)
-
-    def do_GET(self) -> None:  # noqa: N802, the name that http.server calls
-        name = self.path.strip("/")
-        if not name:
-            return self._answer(200, self.page.overview("/{}".format))
-        if name in self.page.names:
-            return self._answer(200, self.page.episodes(name))
-        self._answer(404, f"no episodes of {json.dumps(name)}", "text/plain")
-
-    def _answer(self, status: int, text: str, kind: str = "text/html") -> None:
-        body = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Keep the terminal quiet."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,9 +28,9 @@ def trajectory_files(folder: Path) -> dict[tuple[str, int], list[Path]]:
     """Return the trajectory files of a run, in the order of their steps."""
     found: dict[tuple[str, int], list[Path]] = {}
     for path in sorted(folder.glob("trajectories/*.jsonl")):
-        mode, step, *_ = path.stem.split("_")
-        if mode in ("eval", "train") and step.isdecimal() and path.stat().st_size:
-            found.setdefault((mode, int(step)), []).append(path)
+        name = re.match(r"(eval|train)_(\d+)_", path.name)
+        if name and path.stat().st_size:
+            found.setdefault((name[1], int(name[2])), []).append(path)
     return found
 
 
