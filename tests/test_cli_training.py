@@ -130,6 +130,11 @@ def test_from_nothing_to_a_trained_model(tmp_path: Path, capsys: Any) -> None:
     prompt = json.dumps({"system_prompt": "0 " * 600})  # digits are a token each, and so are spaces
     given = ["sft", GSM8K, "--tiny", "--train_tasks", "4", "--env_kwargs", prompt, *QUICK]
     assert main([*given, "--output_dir", warm]) == 0  # long demonstrations need no setting
+    training = json.loads(Path(warm, "card.json").read_text())["training"]
+    of_expert, spent = training["environments"][0], training["spent"]
+    assert (of_expert["env_id"], of_expert["split"], of_expert["tasks"]) == (GSM8K, "train", 4)
+    assert (spent["asked"], spent["shown"], spent["failed"]) == (4, 4, 0) and spent["cpu_seconds"] > 0
+    assert spent["shown_tokens"] > 0 and training["step"] > 0 and "learning_rate" in training["settings"]
     short = ["--output_dir", str(tmp_path / "other"), "--max_length", "1024"]
     assert "raise it, or let it be None" in complaint(capsys, *given, *short)
     given = ["--model_name_or_path", warm, "--output_dir", str(out), *LIMITS, *EVALUATION]

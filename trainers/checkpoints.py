@@ -21,7 +21,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -229,27 +229,35 @@ def write_provenance(trainer: Any, folder: str | Path) -> None:
 def provenance(trainer: Any) -> dict[str, Any]:
     """Return what trains a model, on what, and how well it did."""
     args, state, data = trainer.args, trainer.state, trainer.train_dataset
-    base = str(trainer.model.config.name_or_path or "")
     sources = Counter(zip(data["env_id"], data["env_kwargs"], data["split"], strict=True))
     changed = [
         field.name
         for field in dataclasses.fields(AgentSettings)
         if field.metadata["group"] in _DECISIVE and getattr(args, field.name) != field.default
     ]
+    environments = [
+        {"env_id": env_id, "env_kwargs": json.loads(kwargs), "split": split, "tasks": tasks}
+        for (env_id, kwargs, split), tasks in sources.items()
+    ]
     return {
-        "trainer": type(trainer).__name__,
-        "base_model": os.path.basename(base.rstrip("/")) if os.path.isdir(base) else base,
-        "environments": [
-            {"env_id": env_id, "env_kwargs": json.loads(kwargs), "split": split, "tasks": tasks}
-            for (env_id, kwargs, split), tasks in sources.items()
-        ],
-        "settings": {name: getattr(args, name) for name in (*_ALWAYS, *changed)},
-        "step": state.global_step,
+        **run_facts(trainer, environments, (*_ALWAYS, *changed)),
         "evaluations": [
             {"step": entry.get("step"), **{name: entry.get(f"eval_{name}") for name in MEASURED}}
             for entry in state.log_history
             if "eval_success" in entry
         ],
+    }
+
+
+def run_facts(trainer: Any, environments: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> dict[str, Any]:
+    """Return what any trainer's run is known by: its model, the tasks, some settings, its step, the versions."""
+    base = str(trainer.model.config.name_or_path or "")
+    return {
+        "trainer": type(trainer).__name__,
+        "base_model": os.path.basename(base.rstrip("/")) if os.path.isdir(base) else base,
+        "environments": [*environments],
+        "settings": {name: getattr(trainer.args, name) for name in settings},
+        "step": trainer.state.global_step,
         "versions": versions(),
     }
 

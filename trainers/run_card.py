@@ -20,7 +20,12 @@ from agent_gym.evaluate.cards import Meter, conclude, write_cards
 from agent_gym.evaluate.panels import canonical
 from agent_gym.policies.ranks import gather, gather_items
 from agent_gym.rollout import Episode, Row
-from agent_gym.trainers.checkpoints import provenance
+from agent_gym.trainers.checkpoints import provenance, run_facts
+
+_IMITATION = (
+    "learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "num_train_epochs",
+    "max_length", "seed",
+)  # fmt: skip
 
 
 class RunCard(TrainerCallback):
@@ -74,10 +79,29 @@ class RunCard(TrainerCallback):
         self._write([])
 
     def _write(self, cards: Sequence[dict[str, Any]]) -> None:
-        spent = Counter(self._before)
-        seconds = {f"{name}_seconds": value for name, value in self._meter.seconds().items()}
-        for mine in gather({**self.spent, **seconds}):
-            spent.update(mine)
+        spent = _of_all(self.spent, self._meter)
+        spent.update(self._before)
         if self._trainer.accelerator.is_main_process:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_cards(self._path, cards, training={**provenance(self._trainer), "judge": self._judge, "spent": spent})
+
+
+def write_imitation_card(trainer: Any, tasks: Mapping[str, Any], shown: Counter[str], meter: Meter) -> None:
+    """Write the card of an imitation, which evaluates nothing; all processes have to call it.
+
+    `tasks` are those that the expert played (`env_id`, `env_kwargs`, `split`, `tasks`, `styles`), `shown` counts its
+    episodes and their tokens. Each process has played them.
+    """
+    spent = _of_all(Counter(), meter)
+    spent.update(shown)
+    if trainer.accelerator.is_main_process:
+        about = run_facts(trainer, [tasks], _IMITATION)
+        write_cards(Path(trainer.args.output_dir, "card.json"), [], training={**about, "spent": spent})
+
+
+def _of_all(mine: Counter[str], meter: Meter) -> Counter[str]:
+    """Return the sum of what all processes have spent, with the seconds of their meters."""
+    spent = Counter[str]()
+    for one in gather({**mine, **{f"{name}_seconds": value for name, value in meter.seconds().items()}}):
+        spent.update(one)
+    return spent

@@ -80,8 +80,9 @@ def plan_text(command: str, parsed: Sequence[Any], datasets: Sequence[Any], laun
     written = ["the model, README.md and run.json"]
     if str(getattr(args.save_strategy, "value", args.save_strategy)) != "no":
         written.append(f"checkpoint-N each {args.save_steps:g} steps")
+    written.append("card.json")
     if command != "sft":
-        written += ["card.json, log.jsonl and curve.html", "agent_gym.json"]
+        written.append("log.jsonl, curve.html and agent_gym.json")
         if args.trajectories_per_step:
             written.append(f"trajectories ({args.trajectories_per_step} episodes a rollout and process)")
     trackers = [name for name in args.report_to if name != "none"]

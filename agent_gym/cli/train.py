@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -42,9 +43,11 @@ from agent_gym.cli.judge import read_judge
 from agent_gym.cli.parser import as_text, nearest, one_line, read_yaml, take_option, with_underscores
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
+from agent_gym.evaluate.cards import Meter
 from agent_gym.examples.dashboard import reporters, watch
 from agent_gym.examples.tiny import make_tiny_model, make_tiny_vision_model
 from agent_gym.installed import install_command
+from agent_gym.rollout import Episode
 from agent_gym.rollout.env_threads import shows_images
 from agent_gym.trainers.checkpoints import refuse_used, way_on
 from agent_gym.trainers.config import FIXED, AgentGRPOConfig, AgentPPOConfig
@@ -209,9 +212,10 @@ def _check_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> tuple[
 
 
 def _train_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
+    from agent_gym.trainers.run_card import write_imitation_card
     from agent_gym.trainers.sft import expert_episodes, train_sft
 
-    name = model.model_name_or_path
+    name, meter, shown = model.model_name_or_path, Meter(), Counter[str]()
     if name is None:  # --tiny
         name = str(Path(str(args.output_dir)) / "tiny")
         with PartialState().main_process_first():
@@ -222,13 +226,20 @@ def _train_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
     tokenizer = load_tokenizer(name)
     tasks: dict[str, Any] = {"split": env.train_split, "episodes": env.train_tasks, "seed": args.seed}
     styles = mapping("styles", env.styles) or None  # None for the expert's default
-    episodes = expert_episodes(env.env_id, env.kwargs, tokenizer, styles=styles, **tasks)
+
+    def count(episode: Episode) -> None:
+        shown.update(asked=1, failed=bool(episode.failure), played=not episode.failure)
+
+    episodes = expert_episodes(env.env_id, env.kwargs, tokenizer, styles=styles, on_end=count, **tasks)
     rows = [row for episode in episodes for row in episode.rows]
+    shown.update(shown=len(episodes), shown_tokens=sum(episode.sampled_tokens for episode in episodes))
     with _resume_hint(args), reporters(args) as callbacks:
         args.disable_tqdm = True  # the reporters show what there is to see
         resume = _resume_point(args)
         model_args = {**_use_model(args, model), "callbacks": callbacks}
         trained = train_sft(name, tokenizer, rows, args, train_on=env.train_on, resume=resume, **model_args)
+    of_expert = {"env_id": env.env_id, "env_kwargs": env.kwargs, "split": env.train_split, "styles": styles}
+    write_imitation_card(trained, of_expert | {"tasks": shown["asked"]}, shown, meter)
     _finish(trained, args)
 
 
