@@ -154,7 +154,7 @@ class Seed:
         from agent_gym.examples.controls import UntilUsedUp
         from agent_gym.trainers import AgentGRPOTrainer, task_dataset
 
-        clock = clock or UntilUsedUp(self.seconds, self.options.rate)
+        clock = clock or UntilUsedUp(self.seconds, self.options.rate, time.process_time)
         where = (self.preset.env_id, self.preset.env_kwargs)
         settings = {"teacher": str(self.folder / "teacher"), "reward_coef": 0.0, "max_steps": 10**6}
         trainer = AgentGRPOTrainer(
@@ -178,7 +178,7 @@ class Seed:
 
         (phase,) = self.preset.imitation
         rows, playing = self.demonstrations
-        student, clock = self.load("student"), UntilUsedUp(self.seconds - playing, rate)
+        student, clock = self.load("student"), UntilUsedUp(self.seconds - playing, rate, time.process_time)
         settings = imitation_settings(endless(phase, rate), self.folder / "sft", self.seed, self.args())
         train_sft(student, self.tokenizer, rows, settings, callbacks=[clock])
         self.log(f"{clock.steps} steps of SFT in {clock.seconds:.1f} CPU seconds after {playing:.1f} of play")
@@ -222,7 +222,7 @@ class Seed:
             self.log(f"{name}, {decoding}: success {result}, reward {result.reward:.3f}")
         if name != "teacher":
             still = {"learning_rate": 0.0, "max_steps": 1, "num_iterations": 1}
-            found = self.distil(model, StepClock(), **still).state.log_history[0]["teacher/kl"]
+            found = self.distil(model, StepClock(time.process_time), **still).state.log_history[0]["teacher/kl"]
             self.kl.append({"policy": name, "kl": found})
             self.log(f"{name}: KL to the teacher {found:.3f} nats per token")
 
