@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ from agent_gym import ConfigError, RolloutError
 from agent_gym.cli.main import main
 from agent_gym.judges import Judge
 from agent_gym.judges.calibrate import Labelled, calibrate, read_labels
-from agent_gym.judges.questions import Case, Turn
+from agent_gym.judges.questions import Case, Question, Turn
 
 pytest.importorskip("trl")
 
-from trainer_tools import ENV, logged, make_trainer, trained  # noqa: E402
+from trainer_tools import ENV, logged, make_trainer, model_folder, played_by, trained  # noqa: E402
 
 from agent_gym.trainers import task_dataset  # noqa: E402
 from agent_gym.trainers.batch import training_episode  # noqa: E402
@@ -72,6 +73,49 @@ def test_a_judge_that_is_down_stops_a_run_and_pays_nobody(tmp_path: Path) -> Non
         0 < failed < 8 and logged(trainer, "rollout/failed") == [failed / 8] and trainer.card.spent["failed"] == failed
     )
     assert batches[0]["advantages"].isfinite().all()
+
+
+class AnyWords(Question):
+    """Takes any answer for a verdict: a model of random weights writes no JSON."""
+
+    def read(self, answer: str, attempt: int) -> list[int]:
+        return [round(10 * vowels(answer))]
+
+
+class ByWords:
+    compares = per_step = False
+
+    def questions(self, cases: Sequence[Case]) -> list[Question]:
+        return [AnyWords((*cases[0].before(), *cases[0].after()), "How good is it?", 1, 10)]
+
+    def scores(self, cases: Sequence[Case], verdicts: Sequence[Sequence[int]]) -> list[list[float]]:
+        return [[verdicts[0][0] / 10]]
+
+
+@pytest.mark.vllm
+def test_vllm_samples_the_policy_and_judges_it(tmp_path: Path) -> None:
+    """Logprobs of the policy stay the trainer's beside a judge's prompts; the judge answers with the newest weights."""
+    pytest.importorskip("vllm")
+    judge = Judge(ByWords(), "engine", max_answer_tokens=12)
+    wide = {"vllm_max_model_length": 2048, "max_num_seqs": 16}
+    trainer = make_trainer(
+        tmp_path, policy=None, model=model_folder(), use_vllm=True, judge=judge, learning_rate=5e-3, **wide
+    )
+    episodes, asked, sampled = played_by(trainer), list[Any](), trainer.runner.policy.submit
+
+    def submit(request: Any) -> None:
+        asked.append(request)
+        sampled(request)
+
+    trainer.runner.policy.submit = submit
+    trainer.train()
+    trainer.runner.policy.close()
+    assert len(episodes) == 24 and all(0.0 <= e.reward_terms["judge"] <= 1.0 for e in episodes)
+    questions = [request for request in asked if request.episode is None]
+    assert len(questions) == judge.spent()["requests"] > 0 and all(q.params.temperature == 0 for q in questions)
+    assert judge.spent()["read_tokens"] == sum(len(q.prompt_ids) for q in questions)
+    gaps = logged(trainer, "sampling/logp_difference_max")
+    assert len(gaps) == 3 and max(gaps) < 1e-3
 
 
 @pytest.mark.parametrize(
