@@ -1,4 +1,4 @@
-"""WebShop's episodes in the viewer: pages of a shop, read off either form of the world's text, beside the exact text."""
+"""WebShop's episodes in the viewer: pages of a shop, read off either form of the world's text, and the exact text."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_a_chosen_option_is_marked_until_the_next_results(records: dict[str, Any
         browser.open(write_html(tmp_path / "page.html", records["text"]))
         for number, visit in enumerate(visits):
             browser.js(f"location.hash = {number}")
-            marked = browser.js("[...document.querySelectorAll('.shop')].map((shop) =>"
-                                " [...shop.querySelectorAll('.chosen')].map((chip) => chip.firstChild.data))")  # fmt: skip
+            chips_of = "(shop) => [...shop.querySelectorAll('.chosen')].map((chip) => chip.firstChild.data)"
+            marked = browser.js(f"[...document.querySelectorAll('.shop')].map({chips_of})")
             for step, chips in zip(visit["steps"], marked[1:], strict=True):
                 if "[button] Buy Now" in step["observation"]:  # a product's page says itself what was chosen there
                     said = re.findall(r"^  \[clicked button\] (.*) \[clicked", step["observation"], re.MULTILINE)

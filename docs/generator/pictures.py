@@ -1,4 +1,4 @@
-"""Draw docs/pictures/*.svg: how the expert's episode begins in each environment that needs no data of the user.
+"""Draw docs/pictures/*.svg: how the expert's episode begins in each environment, but for one that wants a corpus.
 
     python docs/generator/pictures.py
 
@@ -26,15 +26,16 @@ from agent_gym.transcript import kind_of
 WIDTH, HEIGHT, SIZE, LINE, PAD, GAP, IMAGE = 360, 240, 11, 14, 6, 6, 60
 LETTER = SIZE * 0.6
 LETTERS = 47  # of a line
+GIVEN = {"reasoninggym": {"dataset": "knights_knaves"}}  # what an id needs
 MOST = {"user": 6, "agent": 4, "env": 4}  # lines of one text
 
 
 def pictures() -> Iterator[tuple[str, str]]:
     """Yield name and picture of each page of cards that can be drawn here: the packages of its extra are installed."""
     for seed, (page, entries) in enumerate(cards.by_page().items()):
-        if entries[0].needs is None:
+        if entries[0].needs is None or page in GIVEN:
             try:
-                yield page, draw(make(entries[0].id), entries[0].id, seed)
+                yield page, draw(make(entries[0].id, **GIVEN.get(page, {})), entries[0].id, seed)
             except ConfigError as error:
                 print(f"{page}: {error}")
 
