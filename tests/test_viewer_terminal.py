@@ -128,7 +128,7 @@ def test_a_run_is_a_list_of_steps_with_their_success(file: Path, tmp_path: Path)
     steps = [("", rates), ("", listed), (["shift+tab", "down"], listed), (["enter"], lambda app: app.focused.id)]
     seen = browsed(files, steps)
     assert seen == [["  0% of 1", " 60% of 5"], "1", "12345", "episodes"]
-    files["train 0"][0].unlink()
+    files["train 0"][0].write_text("[/no] markup\n")
     gone = [("", rates), (["shift+tab", "down"], lambda app: len(app._notifications))]
     assert browsed(files, gone) == [["  0% of 1", "none"], 1]
 

@@ -20,7 +20,7 @@ from textual.worker import get_current_worker
 from agent_gym.chat import text_of
 from agent_gym.errors import ConfigError
 from agent_gym.rollout import read_trajectories
-from agent_gym.viewer.terminal import COLUMNS, Record, episode_cells, episode_view, plain
+from agent_gym.viewer.terminal import COLUMNS, Record, episode_cells, episode_view, harmless, plain
 
 _ORDERS = ("", "best first", "worst first")
 
@@ -70,7 +70,7 @@ class Browser(App[None]):
         super().__init__()
         self.theme = "ansi-dark"
         self.files = files
-        self.records = _read(files[next(iter(files))])
+        self.records: Sequence[Record] = _read(files[next(iter(files))])
         self.order, self.only_failures, self.words = _ORDERS[0], False, ""
 
     def compose(self) -> ComposeResult:
@@ -113,16 +113,19 @@ class Browser(App[None]):
         """Show the episodes of the file under the cursor."""
         worker = get_current_worker()
         try:
-            found = _read(self.files[str(event.row_key.value)], self.notify)
+            found = _read(self.files[str(event.row_key.value)], self._warn)
         except ConfigError as error:
             found = []
-            self.notify(str(error), severity="error")
+            self._warn(str(error))
         if not worker.is_cancelled:
-            self.records = found
-            self.call_from_thread(self.list_episodes)
+            self.call_from_thread(self.list_episodes, found)
 
-    def list_episodes(self) -> None:
-        """List the episodes that are wanted, in the order that is wanted."""
+    def _warn(self, text: str) -> None:
+        self.notify(harmless(text), severity="warning", markup=False)
+
+    def list_episodes(self, records: Sequence[Record] | None = None) -> None:
+        """List the episodes that are wanted, in the order that is wanted, of other records where they are given."""
+        self.records = self.records if records is None else records
         table = self.query_one("#episodes", DataTable)
         wanted = [i for i, record in enumerate(self.records) if self._is_wanted(record)]
         if self.order:
@@ -147,6 +150,8 @@ class Browser(App[None]):
     @on(DataTable.RowHighlighted, "#episodes")
     def show_episode(self, event: DataTable.RowHighlighted) -> None:
         """Show the episode under the cursor."""
+        if event.row_key not in event.data_table.rows:  # another list has taken the place of its
+            return
         i = int(str(event.row_key.value))
         self.query_one("#episode", Static).update(episode_view(self.records[i], i + 1, len(self.records)))
         self.query_one("#reading").scroll_home(animate=False)

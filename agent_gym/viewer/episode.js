@@ -116,7 +116,7 @@ function turn(episode, row, number) {
   if (step.env_seconds !== null && !summary) notes.push("world took " + milliseconds(step.env_seconds));
   const section = el("section", summary ? "turn summary" : "turn",
     el("h3", "", summary ? "summary of the work so far" : "turn " + step.turn,
-      el("span", "reward", signed(step.reward)), el("small", "", "so far " + signed(sum)), terms(step.reward_terms), el("small", "", notes.join(" \u00b7 "))));
+      el("span", "reward", signed(step.reward)), el("small", "", "so far " + signed(Number(sum.toFixed(9)))), terms(step.reward_terms), el("small", "", notes.join(" \u00b7 "))));
   const tokens = (own) => row.spans.filter((span) => span.step === number && (span.source === AGENT) === own).flatMap((span) => span.tokens);
   const action = tokens(true);
   const text = stepText(episode, number, "action");

@@ -89,7 +89,7 @@ def episode_view(record: Record, number: int = 1, total: int = 1) -> Group:
     for step in record["steps"]:
         is_turn = step.get("kind", "act") == "act"
         turns += is_turn
-        total_reward += step["reward"]
+        total_reward = round(total_reward + step["reward"], 9)  # what adds up to 0 is shown as 0
         name = f"turn {turns}" if is_turn else "summary"
         earned = f"{name}  {_number(step['reward'])}, so far {_number(total_reward)}  "
         parts += [Text(), Text(earned) + _terms(step["reward_terms"])]
