@@ -66,7 +66,7 @@ def view(argv: Sequence[str]) -> int:
     parser.flag("--open", "open the page in the browser", action="store_true")
     parser.flag("--web", "serve the page of a run that may still go on, on this machine alone", action="store_true")
     parser.flag("--port PORT", "with --web; default: a free one", type=int, default=0)
-    parser.flag("--terminal", "show the episodes here and write no page", action="store_true")
+    parser.flag("--terminal", "browse the episodes here, by keys, and write no page", action="store_true")
     parser.flag("--episode N", "with --terminal: show the Nth episode and end", type=positive)
     arguments = parser.parse(argv)
     run = Path(arguments.files[0])

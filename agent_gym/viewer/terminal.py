@@ -30,6 +30,7 @@ _OUTCOMES = {"solved": ("✓", "green"), "unsolved": ("✗", "red"), "failed": (
 _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
 # The higher controls have none, nor have marks that turn the direction of writing around (U+202E and the like).
 _PICTURES |= dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)
+_NUMBERS = ("#", "reward", "turns", "tokens")
 COLUMNS = ("#", "", "reward", "turns", "tokens", "task", "question")
 """Of the list of episodes."""
 
@@ -51,7 +52,7 @@ def episode_table(records: Sequence[Record]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in COLUMNS:
         # The question is what gives way on a narrow screen; it is cut and not wrapped.
-        table.add_column(name, no_wrap=name != "question")
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=name != "question")
     for number, record in enumerate(records, 1):
         table.add_row(*episode_cells(record, number))
     return table
