@@ -40,7 +40,7 @@ main() {
   # The two builds of torch and of vLLM carry the same version, so that pip would see nothing to do.
   if [[ -n $old_build && $old_build != "$build" ]]; then find "$venv" -mindepth 1 -delete; fi
   create_venv
-  local extras=train,search,serve,sandbox,math,smollm2,test
+  local extras=train,search,serve,sandbox,math,smollm2,terminal,test
   if [[ $dev_due == yes ]]; then extras=$extras,mcp,bge,docs,dev; fi
   if [[ $base_due == yes ]]; then
     echo "$build $vllm unfinished" >"$venv/.base-stamp"

@@ -100,9 +100,9 @@ AXE = Path(os.environ.get("AXE_CORE", "node_modules/axe-core/axe.min.js"))  # np
 def test_axe_finds_nothing(run: Path, tmp_path: Path, narrow: bool) -> None:
     main(["view", str(run), "--output", str(tmp_path / "page")])
     with Browser(tmp_path) as browser:
-        for name in ("index", "change", "eval_3", "train_0"):
+        for name in ("index.html", "change.html", "eval_3.html", "train_0.html", "train_0.html#0"):
             screen = {"width": 390, "height": 844, "dark": True, "touch": True} if narrow else {}
-            browser.open(tmp_path / "page" / f"{name}.html", **screen)
+            browser.open(f"{(tmp_path / 'page').as_uri()}/{name}", **screen)
             browser.send("Runtime.evaluate", expression=AXE.read_text())
             asked = "axe.run().then((found) => found.violations.map((one) => one.id + ' ' + one.nodes[0].html))"
             found = browser.send("Runtime.evaluate", expression=asked, awaitPromise=True, returnByValue=True)

@@ -113,3 +113,19 @@ def test_the_diagrams_are_those_of_their_script(monkeypatch: pytest.MonkeyPatch)
         picture = GENERATOR.parent / f"{name}.svg"
         assert picture.read_text() == drawing.svg(), f"{picture.name}: run python docs/generator/diagrams.py"
         assert f"]({picture.name})" in picture.with_suffix(".md").read_text()
+
+
+def test_the_start_page_has_a_picture_of_each_environment(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(GENERATOR))
+    import cards
+    import pictures
+
+    drawn = dict(pictures.pictures())
+    for page, picture in drawn.items():
+        assert (cards.PICTURES / f"{page}.svg").read_text() == picture, f"{page}: run python docs/generator/pictures.py"
+    assert len(drawn) >= 10
+    there = {file.stem for file in cards.PICTURES.glob("*.svg")}
+    card = r'<a href="cards/(\w+)\.html"><img src="pictures/(\w+)\.svg" alt="[^"]+"'
+    shown = re.findall(card, (site / "index.html").read_text())
+    assert {page for page, _ in shown} == {name for _, name in shown} == there
+    assert there >= drawn.keys() and cards.by_page().keys() - there == {"hotpotqafullwiki"}  # it wants a corpus

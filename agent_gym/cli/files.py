@@ -33,6 +33,7 @@ from agent_gym.rollout import (
     write_trajectories,
 )
 from agent_gym.rollout.env_threads import close_env
+from agent_gym.viewer.run import trajectory_files
 
 _SHOWN = 10  # differences that `rescore` prints
 
@@ -65,7 +66,7 @@ def view(argv: Sequence[str]) -> int:
     parser.flag("--open", "open the page in the browser", action="store_true")
     parser.flag("--web", "serve the page of a run that may still go on, on this machine alone", action="store_true")
     parser.flag("--port PORT", "with --web; default: a free one", type=int, default=0)
-    parser.flag("--terminal", "show the episodes here and write no page", action="store_true")
+    parser.flag("--terminal", "browse the episodes here, by keys, and write no page", action="store_true")
     parser.flag("--episode N", "with --terminal: show the Nth episode and end", type=positive)
     arguments = parser.parse(argv)
     run = Path(arguments.files[0])
@@ -75,10 +76,10 @@ def view(argv: Sequence[str]) -> int:
         return _done(write_page(run, arguments.title, Path(arguments.output or run / "page")), arguments.open)
     if arguments.web:
         raise ConfigError(f"--web serves the page of one run, and {arguments.files[0]} is none: name a run's folder")
-    runs = {name: _jsonl_files(Path(path)) for name, path in _named(arguments.files)}
     if arguments.terminal:
-        _show([path for files in runs.values() for path in files], arguments.episode)
+        _show(dict(_played_together(arguments.files)), arguments.episode)
         return 0
+    runs = {name: _jsonl_files(Path(path)) for name, path in _named(arguments.files)}
     if arguments.episode:
         raise ConfigError("--episode belongs to --terminal; on the page an episode is found by search")
     from agent_gym.viewer import render_html
@@ -110,22 +111,37 @@ def _jsonl_files(path: Path) -> list[Path]:
     return files
 
 
-def _show(files: Sequence[Path], number: int | None) -> None:
+def _played_together(inputs: Sequence[str]) -> Iterator[tuple[str, list[Path]]]:
+    """Yield each step of a run, or each file, with a name."""
+    for name, path in _named(inputs):
+        within = f"{name}: " if len(inputs) > 1 else ""
+        if steps := trajectory_files(Path(path)):
+            yield from ((f"{within}{mode} {step}", files) for (mode, step), files in steps.items())
+        else:
+            found = _jsonl_files(Path(path))
+            yield from ((name if file == Path(path) else within + file.stem, [file]) for file in found)
+
+
+def _show(runs: Mapping[str, Sequence[Path]], number: int | None) -> None:
     require("rich", "terminal")
     from rich.console import Console
 
-    from agent_gym.viewer.terminal import browse, episode_table, episode_view
+    from agent_gym.viewer.terminal import episode_table, episode_view
 
-    records = list(read_files(files))
-    if number is not None and number > len(records):
-        raise ConfigError(f"--episode is {number}, but there are {len(records)} episodes")
     console = Console(highlight=False)
-    if number is not None:
-        console.print(episode_view(records[number - 1], number, len(records)))
-    elif console.is_terminal and sys.stdin.isatty():
-        browse(records, console)
-    else:
+    if number is None and console.is_terminal and sys.stdin.isatty():
+        require("textual", "terminal")
+        from agent_gym.viewer.browser import Browser
+
+        Browser(runs).run()
+        return
+    records = list(read_files(chain.from_iterable(runs.values())))
+    if number is None:
         console.print(episode_table(records))
+    elif number > len(records):
+        raise ConfigError(f"--episode is {number}, but there are {len(records)} episodes")
+    else:
+        console.print(episode_view(records[number - 1], number, len(records)))
 
 
 def figure(argv: Sequence[str]) -> int:

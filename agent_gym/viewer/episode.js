@@ -63,7 +63,7 @@ const block = (source, name, ...children) => el("div", "block " + source, el("b"
 function opening(episode, rows) {
   const prompt = rows.length ? promptTokens(rows[0]) : [];
   if (showsTokens(prompt)) return [block("system", "prompt", tokenLine(prompt))];
-  return episode.opening.map(([role, text, images]) => block(role, role, heard(DATA.texts[text]), ...pictures(images)));
+  return episode.opening.map(([role, text, images]) => block(role, role, ...shopText(DATA.texts[text], readPage(DATA.texts[text])), ...pictures(images)));
 }
 
 // The page loads nothing: an image is in its data or is not shown.
@@ -109,13 +109,14 @@ function context(episode, row, i) {
 function turn(episode, row, number) {
   const step = episode.steps[number];
   const summary = step.kind === "summary";
+  const sum = episode.steps.slice(0, number + 1).reduce((total, { reward }) => total + (reward || 0), 0);
   const notes = [];
   if (step.finish_reason === "length") notes.push("cut off at the token limit");
   if (step.finish_reason === "stop_string") notes.push("ended at a stop string");
   if (step.env_seconds !== null && !summary) notes.push("world took " + milliseconds(step.env_seconds));
   const section = el("section", summary ? "turn summary" : "turn",
     el("h3", "", summary ? "summary of the work so far" : "turn " + step.turn,
-      el("span", "reward", signed(step.reward)), terms(step.reward_terms), el("small", "", notes.join(" \u00b7 "))));
+      el("span", "reward", signed(step.reward)), el("small", "", "so far " + signed(Number(sum.toFixed(9)))), terms(step.reward_terms), el("small", "", notes.join(" \u00b7 "))));
   const tokens = (own) => row.spans.filter((span) => span.step === number && (span.source === AGENT) === own).flatMap((span) => span.tokens);
   const action = tokens(true);
   const text = stepText(episode, number, "action");
@@ -128,6 +129,6 @@ function turn(episode, row, number) {
   const answer = tokens(false);
   const heardText = stepText(episode, number, "observation");
   if (showsTokens(answer)) section.append(block("env", "world", tokenLine(answer)));
-  else if (heardText && !summary) section.append(block("env", "world", heard(heardText), ...pictures(step.images)));
+  else if (heardText && !summary) section.append(block("env", "world", ...shopText(heardText, shopPages(episode)[number]), ...pictures(step.images)));
   return section;
 }

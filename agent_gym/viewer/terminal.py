@@ -1,15 +1,15 @@
-"""Trajectories in the terminal: the list of episodes, one of them by its number, a prompt to go from one to the next.
+"""Trajectories as text: the list of episodes, and one of them, turn by turn.
 
-Into a pipe or a file go the same words without colours. What a model wrote is shown as text: control characters,
-with which a text could move the cursor or rename the window, are replaced by their pictures.
+browser.py shows both, by keys. Into a pipe or a file go the same words without colours. What a model wrote is shown as
+text: control characters, with which a text could move the cursor or rename the window, are replaced by their pictures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
@@ -30,7 +30,9 @@ _OUTCOMES = {"solved": ("✓", "green"), "unsolved": ("✗", "red"), "failed": (
 _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
 # The higher controls have none, nor have marks that turn the direction of writing around (U+202E and the like).
 _PICTURES |= dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)
-_PROMPT = "n next, p previous, l list, NUMBER an episode, /TEXT search, q quit: "
+_NUMBERS = ("#", "reward", "turns", "tokens")
+COLUMNS = ("#", "", "reward", "turns", "tokens", "task", "question")
+"""Of the list of episodes."""
 
 Record = Mapping[str, Any]
 
@@ -45,25 +47,29 @@ def plain(text: Any, style: str = "") -> Text:
     return Text(harmless(text), style=style)
 
 
-def episode_table(records: Sequence[Record], numbers: Iterable[int] | None = None) -> Table:
-    """List episodes, one a line: all records of a file, or those with the given numbers, counted from 1."""
+def episode_table(records: Sequence[Record]) -> Table:
+    """List episodes, one a line."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("#", "", "reward", "turns", "tokens", "task", "question"):
-        right = name in ("#", "reward", "turns", "tokens")
-        # The question is what gives way on a narrow screen; it is cut and not wrapped, see below.
-        table.add_column(name, justify="right" if right else "left", no_wrap=name != "question")
-    for number in range(1, len(records) + 1) if numbers is None else numbers:
-        record = records[number - 1]
-        mark, colour = _OUTCOMES[_outcome(record)]
-        last = next((text_of(message["content"]) for message in reversed(_opening(record))), "")
-        question = plain(" ".join(str(last).split()))
-        question.no_wrap, question.overflow = True, "ellipsis"
-        turns = sum(step.get("kind", "act") == "act" for step in record["steps"])
-        spans = [span for row in record["rows"] for span in row["spans"]]
-        sampled = sum(stop - start for start, stop, source, _ in spans if kind_of(source) == "agent")
-        facts = [_number(record["reward"]), turns, sampled, record["task_id"] or record["spec"]["env_id"]]
-        table.add_row(str(number), Text(mark, colour), *map(plain, facts), question)
+    for name in COLUMNS:
+        # The question is what gives way on a narrow screen; it is cut and not wrapped.
+        table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=name != "question")
+    for number, record in enumerate(records, 1):
+        table.add_row(*episode_cells(record, number))
     return table
+
+
+def episode_cells(record: Record, number: int) -> list[Text]:
+    """Return the line of an episode, one text for each of `COLUMNS`."""
+    mark, colour = _OUTCOMES[_outcome(record)]
+    last = next((text_of(message["content"]) for message in reversed(_opening(record))), "")
+    question = plain(" ".join(str(last).split()))
+    question.no_wrap, question.overflow = True, "ellipsis"
+    turns = sum(step.get("kind", "act") == "act" for step in record["steps"])
+    spans = [span for row in record["rows"] for span in row["spans"]]
+    sampled = sum(stop - start for start, stop, source, _ in spans if kind_of(source) == "agent")
+    numbers = [Text(str(each), justify="right") for each in (number, _number(record["reward"]), turns, sampled)]
+    task = plain(record["task_id"] or record["spec"]["env_id"])
+    return [numbers[0], Text(mark, colour), *numbers[1:], task, question]
 
 
 def episode_view(record: Record, number: int = 1, total: int = 1) -> Group:
@@ -80,12 +86,14 @@ def episode_view(record: Record, number: int = 1, total: int = 1) -> Group:
     ]
     for message in _opening(record):
         parts += _speech(message["role"], text_of(message["content"]))
-    turns = 0
+    turns, total_reward = 0, 0.0
     for step in record["steps"]:
         is_turn = step.get("kind", "act") == "act"
         turns += is_turn
+        total_reward = round(total_reward + step["reward"], 9)  # what adds up to 0 is shown as 0
         name = f"turn {turns}" if is_turn else "summary"
-        parts += [Text(), Text(f"{name}  {_number(step['reward'])}  ") + _terms(step["reward_terms"])]
+        earned = f"{name}  {_number(step['reward'])}, so far {_number(total_reward)}  "
+        parts += [Text(), Text(earned) + _terms(step["reward_terms"])]
         parts += _speech("policy", step["action"])
         parts += [plain(f"  error: {step['error']}", "red")] if step["error"] else []
         parts += _speech("world", step["observation"]) if step["observation"] else []
@@ -93,43 +101,6 @@ def episode_view(record: Record, number: int = 1, total: int = 1) -> Group:
         details = record.get("failure_details", {})
         parts += _speech("failed", "\n".join([record["failure"], *filter(None, [details.get("traceback")])]))
     return Group(*parts)
-
-
-def browse(records: Sequence[Record], console: Console, ask: Callable[[str], str] = input) -> None:
-    """Show the list, then what each line of the input names, until "q" or its end; `ask` prompts for a line."""
-    shown, found = 0, list(range(1, len(records) + 1))
-    console.print(episode_table(records))
-    while True:
-        try:
-            line = ask(_PROMPT).strip()
-        except EOFError:
-            return
-        if line == "q":
-            return
-        if line == "l":
-            console.print(episode_table(records, found))
-            continue
-        if line.startswith("/"):
-            found = []
-            for i, record in enumerate(records, 1):
-                texts = [text_of(message["content"]) for message in record["messages"]]
-                if line[1:].lower() in "\n".join([record["task_id"], record["spec"]["env_id"], *texts]).lower():
-                    found.append(i)
-            shown = 0
-            console.print(episode_table(records, found) if found else plain(f"nothing holds {line[1:]!r}"))
-            continue
-        if line in ("n", "", "p"):
-            following = [i for i in reversed(found) if i < shown] if line == "p" else [i for i in found if i > shown]
-            if not following:
-                console.print(plain(f"that was the {'first' if line == 'p' else 'last'} one"))
-                continue
-            shown = following[0]
-        elif line.isdecimal() and 1 <= int(line) <= len(records):
-            shown = int(line)
-        else:
-            console.print(plain(f"what is {line!r}? The episodes are 1 to {len(records)}"))
-            continue
-        console.print(episode_view(records[shown - 1], shown, len(records)))
 
 
 def _speech(name: str, text: Any) -> list[RenderableType]:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import functools
 import re
 from importlib import import_module
+from pathlib import Path
 
 import agent_gym  # noqa: F401 (registers the ids)
 from agent_gym.registry import ENVS, EnvEntry
 from agent_gym.viewer.card import card
+
+PICTURES = Path(__file__).resolve().parents[1] / "pictures"
 
 
 @functools.cache
@@ -32,6 +35,17 @@ def pages() -> dict[str, str]:
     ]
     listed = "\n".join(["# Environments", "", "| id | task | tools |", "|---|---|---|", *rows]) + "\n"
     return {"cards/index.md": listed} | {f"cards/{page}.md": _page(entries) for page, entries in by_page().items()}
+
+
+def gallery() -> str:
+    """Return the pictures of the environments (pictures.py) as HTML, each a link to its card."""
+    shown = []
+    for page, entries in by_page().items():
+        if (PICTURES / f"{page}.svg").is_file():
+            name = entries[0].id.rpartition("/")[2].rpartition("-v")[0]
+            picture = f'<img src="pictures/{page}.svg" alt="How an episode of {name} begins" width="360" height="240">'
+            shown.append(f'<a href="cards/{page}.html">{picture}<b>{name}</b><span>{entries[0].summary}</span></a>')
+    return "\n".join(['<div class="gallery">', *shown, "</div>"])
 
 
 def _page(entries: list[EnvEntry]) -> str:

@@ -86,6 +86,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     uri = page.file.src_uri
     if uri.startswith(("source/", "cards/")):
         return markdown
+    markdown = markdown.replace("<!-- gallery -->", cards.gallery())
 
     def turn(match: re.Match[str]) -> str:
         target = match["target"]
