@@ -65,7 +65,7 @@ def test_an_episode_is_coloured_by_who_speaks_and_cannot_steer_the_terminal(file
     assert "[bold]␛]0;owned␇␛[2J" in text and "error: Error: the tool call is not valid JSON" in text
     assert [line for line in text.splitlines() if line.startswith("turn ")][0].startswith("turn 1  0, so far 0")
     coloured = shown(episode_view(record, 2, 4), force_terminal=True, color_system="standard")
-    assert "\x1b[34m" in coloured and "\x1b[35m" in coloured  # policy and world
+    assert "\x1b[32m" in coloured and "\x1b[33m" in coloured  # policy and world
     assert "\x1b]0;" not in coloured and "\x1b[2J" not in coloured
 
 

@@ -20,11 +20,11 @@ from agent_gym.transcript import kind_of
 
 _STYLES = {
     "system": "dim",
-    "user": "green",
-    "tool": "magenta",
-    "policy": "blue",
-    "world": "magenta",
-    "failed": "yellow",
+    "user": "blue",
+    "tool": "yellow",
+    "policy": "green",
+    "world": "yellow",
+    "failed": "red",
 }
 _OUTCOMES = {"solved": ("✓", "green"), "unsolved": ("✗", "red"), "failed": ("!", "yellow")}
 _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
