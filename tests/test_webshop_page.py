@@ -56,6 +56,7 @@ def test_a_visit_from_the_instruction_to_the_reward(address: str) -> None:
         chosen = [piece["text"] for piece in act("click", option["click"])["pieces"] if piece["chosen"]]
         assert chosen == [option["text"]]
     state = act("click", "buy now")
+    assert state["earned"][-1] == ["click[buy now]", state["score"]] and len(state["earned"]) == state["turns"]
     assert state["over"] and 0 <= state["score"] <= 1 and {"r_type", "r_att", "r_price"} <= set(state["parts"])
     assert act("click", "buy now") == state
 
@@ -91,10 +92,11 @@ def test_a_browser_shops_and_shows_the_reward(address: str, tmp_path: Path) -> N
     _, state, _ = ask(address, "/act", {"visit": state["visit"], "name": "search", "argument": state["instruction"]})
     first = next(piece["click"] for piece in state["pieces"] if piece["kind"] == "link")
     listed = dom([search])
-    assert 'data-page="search"' in listed and listed.count('class="link"') == 10
+    assert 'data-page="search"' in listed and listed.count('class="card"') == 10
     assert "&lt;img src=x onerror" in listed and "<img" not in listed and "<title>WebShop</title>" in listed
     bought = dom([search, f"click:{first}", "click:buy now"])
-    assert "Your reward: " in bought and "<td>r_att</td>" in bought and "3 of 6 turns" in bought
+    assert "Your reward: " in bought and "<td>r_att</td>" in bought and "3 of 6 turns, reward so far " in bought
+    assert bought.count("<td>search[") == 1 and f"<td>click[{first}]</td><td>0</td>" in bought
 
 
 def test_serve_webshop_serves() -> None:

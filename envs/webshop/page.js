@@ -18,20 +18,46 @@ function plain(text) {
 
 const act = (name, argument) => ask("act", { visit, name, argument });
 
-function element(piece) {
-  if (piece.click === null) {
-    const text = document.createElement("span");
-    text.className = "text";
-    text.textContent = plain(piece.text);
-    return text;
-  }
-  const button = document.createElement("button");
-  button.type = "button";
-  button.className = piece.kind;
-  button.textContent = plain(piece.text);
-  button.setAttribute("aria-pressed", piece.chosen);
-  button.addEventListener("click", () => act("click", piece.click));
-  return button;
+function tag(name, className, text, ...children) {
+  const made = document.createElement(name);
+  made.className = className;
+  made.append(plain(text), ...children);
+  return made;
+}
+
+function button(piece, className, ...children) {
+  const made = tag("button", className, children.length ? "" : piece.text, ...children);
+  made.type = "button";
+  if (piece.kind === "option") made.setAttribute("aria-pressed", piece.chosen);
+  made.addEventListener("click", () => act("click", piece.click));
+  return made;
+}
+
+// Lays out the pieces of a page in their order: a product with the texts behind it is a card, options stand behind their
+// name, buttons in a row.
+function lay(pieces) {
+  const parts = [];
+  const inside = (className) => {
+    if (!parts.length || parts.at(-1).className !== className) parts.push(tag("div", className, ""));
+    return parts.at(-1);
+  };
+  pieces.forEach((piece, at) => {
+    const next = pieces[at + 1], before = pieces.slice(0, at).findLast((one) => one.kind !== "text");
+    if (piece.kind === "link" && piece.click !== null) {
+      const end = pieces.findIndex((one, i) => i > at && one.kind !== "text");
+      const [title, ...rest] = pieces.slice(at + 1, end < 0 ? undefined : end).map((one) => one.text);
+      const card = [tag("span", "", title || ""), ...rest.map((text) => tag("b", "", text)), tag("small", "", piece.text)];
+      inside("cards").append(button(piece, "card", ...card));
+    } else if (piece.click !== null) {
+      inside("row").append(button(piece, piece.text === "Buy Now" ? "buy" : ""));
+    } else if (next && next.kind === "option") {
+      parts.push(tag("div", "row", "", tag("span", "", piece.text)));
+    } else if (piece.kind !== "text" || !before || before.kind !== "link") {
+      const title = next && next.text.startsWith("Price: ");
+      parts.push(tag(title ? "h2" : "p", piece.text.startsWith("Price: ") ? "price" : "", piece.text));
+    }
+  });
+  return parts;
 }
 
 function row(name, value) {
@@ -42,9 +68,11 @@ function row(name, value) {
 
 function show(state) {
   visit = state.visit;
-  $("instruction").textContent = plain(state.instruction);
-  $("page").replaceChildren(...state.pieces.map(element));
-  $("turns").textContent = `${state.turns} of ${state.max_turns} turns`;
+  $("instruction").replaceChildren("You want: ", tag("b", "", state.instruction));
+  $("page").replaceChildren(...lay(state.pieces));
+  const sum = state.earned.reduce((total, [, reward]) => total + reward, 0);
+  $("turns").textContent = `${state.turns} of ${state.max_turns} turns, reward so far ${+sum.toFixed(4)}`;
+  $("earned").replaceChildren(...state.earned.map(([action, reward]) => row(plain(action), String(+reward.toFixed(4)))));
   $("search").hidden = state.over;
   $("result").hidden = !state.over;
   $("score").textContent = `Your reward: ${state.score}`;

@@ -18,6 +18,8 @@ from agent_gym.errors import ConfigError
 from agent_gym.serve.server import HTTPException, Server, page_routes, post
 from agent_gym.tools import HermesParser
 
+Earned = list[tuple[str, float]]
+"""The actions of a visit, each with its reward."""
 _VISITS = 200  # that are remembered; a person who comes back to an older one begins anew
 
 
@@ -26,7 +28,7 @@ class ShopServer(Server):
 
     def __init__(self, make: Callable[[], WebShopEnv], listener: socket.socket) -> None:
         self._make = make
-        self._visits: OrderedDict[str, WebShopEnv] = OrderedDict()
+        self._visits: OrderedDict[str, tuple[WebShopEnv, Earned]] = OrderedDict()
         self._lock = threading.Lock()
         example = '{"visit": "...", "name": "search", "argument": "red dress"}'
         works = {"/start": self._start, "/act": self._act}
@@ -41,10 +43,10 @@ class ShopServer(Server):
             raise HTTPException(400, str(error)) from error
         visit = secrets.token_urlsafe(12)
         with self._lock:
-            self._visits[visit] = env
+            self._visits[visit] = env, []
             while len(self._visits) > _VISITS:
                 self._visits.popitem(last=False)
-        return _state(visit, env)
+        return _state(visit, env, [])
 
     def _act(self, request: dict[str, Any]) -> dict[str, Any]:
         visit, name, argument = (request.get(key) for key in ("visit", "name", "argument"))
@@ -56,13 +58,14 @@ class ShopServer(Server):
             if visit not in self._visits:
                 raise HTTPException(404, "this visit is over; reload the page for another")
             self._visits.move_to_end(visit)
-            env = self._visits[visit]
+            env, earned = self._visits[visit]
             if not _is_over(env):
-                env.step(HermesParser().render(name, {ARGUMENTS[name]: argument}))
-        return _state(visit, env)
+                reward = env.step(HermesParser().render(name, {ARGUMENTS[name]: argument}))[1]
+                earned.append((f"{name}[{argument}]", reward))
+        return _state(visit, env, earned)
 
 
-def _state(visit: str, env: WebShopEnv) -> dict[str, Any]:
+def _state(visit: str, env: WebShopEnv, earned: Earned) -> dict[str, Any]:
     session, instruction, over = env.session, env.session.goal["instruction_text"], _is_over(env)
     clickables = session.clickables()
     shown = [
@@ -86,6 +89,7 @@ def _state(visit: str, env: WebShopEnv) -> dict[str, Any]:
         "over": over,
         "score": session.score or 0.0,
         "parts": session.parts,
+        "earned": earned,
     }
 
 
