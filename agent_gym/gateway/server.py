@@ -239,18 +239,22 @@ class Gateway:
         except HTTPException as error:
             return json_response(protocol.error(error.status_code, str(error.detail)), error.status_code)
         if body.get("stream"):
-            return EventStream(exchange, protocol, body, answer)
+            return EventStream(request, exchange, protocol, body, answer)
         exchange.delivered = True
         return json_response(protocol.write(body, answer))
 
 
 class EventStream(StreamingResponse):
-    """The events of an answer; it counts as delivered when the last of them is sent."""
+    """The events of an answer; it counts as delivered when the last of them is sent to a client that is still there."""
 
-    def __init__(self, exchange: Exchange, protocol: Protocol, body: dict[str, Any], answer: Answer) -> None:
+    def __init__(
+        self, request: Request, exchange: Exchange, protocol: Protocol, body: dict[str, Any], answer: Answer
+    ) -> None:
         async def events() -> AsyncIterator[str]:
             for event in protocol.events(body, answer):
                 yield event
+                if await request.is_disconnected():  # what is sent to nobody is lost without an error
+                    return
             exchange.delivered = True
 
         super().__init__(events(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
