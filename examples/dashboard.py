@@ -41,6 +41,7 @@ _STAGES = {
 _ROWS = {
     "success": "episode/success",
     "reward": "reward",
+    "failed": "rollout/failed",
     "turns": "episode/turns",
     "sampled tokens": "episode/tokens",
     "tokens/s": "rollout/tokens_per_s",

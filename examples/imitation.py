@@ -87,9 +87,11 @@ class Progress(TrainerCallback):
             return
         if "eval_success" in logs:
             low, high = logs["eval_success_low"], logs["eval_success_high"]
-            self._log(f"{step}dev success {logs['eval_success']:.1%} [{low:.1%}, {high:.1%}]")
+            failed = f", {logs['eval_failed']:.0f} failed" if logs["eval_failed"] else ""
+            self._log(f"{step}dev success {logs['eval_success']:.1%} [{low:.1%}, {high:.1%}]{failed}")
         elif "reward" in logs:
             times = f"rollout {logs['time/rollout']:.1f} s  update {logs['time/update']:.1f} s"
-            self._log(f"{step}reward {logs['reward']:.3f}  turns {logs['episode/turns']:.2f}  {times}")
+            failed = f" ({logs['rollout/failed']:.1%} failed)" if logs["rollout/failed"] else ""
+            self._log(f"{step}reward {logs['reward']:.3f}{failed}  turns {logs['episode/turns']:.2f}  {times}")
         elif "loss" in logs and "mean_token_accuracy" in logs:  # of SFT: not its last log, nor GRPO without a rollout
             self._log(f"{step}loss {float(logs['loss']):.3f}")

@@ -15,11 +15,13 @@ from rollout_tools import RandomWriter, scripted
 
 from agent_gym.evaluate import make_specs
 from agent_gym.gateway import agent_env
+from agent_gym.policies import Generation, Request
 from agent_gym.rollout import Budget, Episode, Runner
 from agent_gym.trainers.batch import WORLD, training_episode
 from agent_gym.transcript import check_tiling
 
 Talk = list[dict[str, Any]]
+RETRY = {"x-stainless-retry-count": "1"}  # with which the clients of OpenAI and Anthropic send a request again
 
 
 def play_agent(
@@ -44,6 +46,27 @@ def run(agent: Any, tokenizer: Any, texts: Sequence[str], task: Any = None, **se
     budget = Budget(max_turn_tokens=200, max_tokens=4000)
     (episode,) = play_agent(agent, tokenizer, [task or {"question": "q"}], reward, policy, budget, **settings)
     return episode, results[0] if results else None
+
+
+class Recorded:
+    """The requests and answers of a policy, which is used as it is, by a log of their own."""
+
+    def __init__(self, policy: Any) -> None:
+        self.log: list[tuple[Request, Generation]] = []
+        self._asked: dict[int, Request] = {}
+        self._submit, self._poll = policy.submit, policy.poll
+        policy.submit, policy.poll = self.submit, self.poll
+
+    def submit(self, request: Request) -> None:
+        self._asked[request.id] = request
+        self._submit(request)
+
+    def poll(self) -> list[Generation]:
+        found: list[Generation] = self._poll()
+        self.log += [(self._asked[one.id], one) for one in found]
+        return found
+
+    log_of = RandomWriter.log_of
 
 
 @dataclass
@@ -110,20 +133,28 @@ class WildAgent:
             log.lost += 1
             if rng.random() < 0.3:
                 return None
+            if rng.random() < 0.5:
+                log.deeds["cut_again"] += 1
+                return await self.stream(client, log, {**request, "extra_headers": RETRY}, after)
         if way == "stream":
-            chunks = [chunk async for chunk in await client.chat.completions.create(**request, stream=True)]
-            assert chunks[-1].choices[0].finish_reason in ("stop", "length")
-            log.deeds["streamed"] += len("".join(chunk.choices[0].delta.content or "" for chunk in chunks)) > 0
-            log.lost += 1  # its prompt is not in the events, so that it counts as one that was not seen
-            return None
+            return await self.stream(client, log, request, after)
         return self.keep(log, await client.chat.completions.create(**request), after)
 
+    async def stream(self, client: Any, log: Log, request: dict[str, Any], after: Seen | None) -> Seen:
+        """Read a stream to its end, and put the answer together."""
+        chunks = [chunk async for chunk in await client.chat.completions.create(**request, stream=True)]
+        answer, last = chunks[0], chunks[-1].choices[0]
+        assert last.finish_reason in ("stop", "length") and {chunk.id for chunk in chunks} == {answer.id}
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        return self.keep(log, answer, after, last, text)
+
     @staticmethod
-    def keep(log: Log, answer: Any, after: Seen | None) -> Seen:
-        choice = answer.choices[0]
+    def keep(log: Log, answer: Any, after: Seen | None, choice: Any = None, text: str | None = None) -> Seen:
+        choice = choice or answer.choices[0]
+        text = choice.message.content if text is None else text
         logprobs = [entry.logprob for entry in choice.logprobs.content]
         log.deeds["continued"] += after is not None
-        seen = Seen(answer.id, answer.prompt_token_ids, choice.token_ids, logprobs, choice.message.content, after)
+        seen = Seen(answer.id, answer.prompt_token_ids, choice.token_ids, logprobs, text, after)
         log.seen.append(seen)
         return seen
 
@@ -166,18 +197,16 @@ class WildAgent:
         await asyncio.gather(*(self.ask(client, random.Random(rng.random()), log, talk, after) for _ in range(2)))
 
 
-def check_log(episode: Episode, log: Log, policy: RandomWriter) -> None:
-    """Hold the rows of an episode against what the client saw and what the policy wrote, each by its own log."""
+def check_rows(episode: Episode, policy: RandomWriter | Recorded) -> None:
+    """Hold the rows of an episode against what the policy saw and wrote, by its own log."""
     written = policy.log_of(episode)
     assert len(written) == len(episode.steps)
-    steps = {}
     for k, (step, (request, generation)) in enumerate(zip(episode.steps, written, strict=True)):
         row = episode.rows[step.row]
         assert row.token_ids[: step.start] == request.prompt_ids, "what the policy saw"
         assert row.token_ids[step.start : step.stop] == generation.token_ids, "what it sampled"
         assert row.logprobs[step.start : step.stop] == generation.logprobs
         assert (step.start, step.stop, "agent", k) in row.spans
-        steps[k] = row.token_ids[: step.start], generation.token_ids, generation.logprobs
     for number, row in enumerate(episode.rows):
         check_tiling(row.spans, len(row.token_ids))
         mine = [i for step in episode.steps if step.row == number for i in range(step.start, step.stop)]
@@ -199,6 +228,15 @@ def check_log(episode: Episode, log: Log, policy: RandomWriter) -> None:
         for token, logprob in zip(generation.token_ids, generation.logprobs, strict=True)
     ]
     assert sorted(trained, key=lambda one: one[0]) == sampled
+
+
+def check_log(episode: Episode, log: Log, policy: RandomWriter | Recorded) -> None:
+    """Hold the rows of an episode against what the client saw and what the policy wrote, each by its own log."""
+    check_rows(episode, policy)
+    steps = {
+        k: (request.prompt_ids, generation.token_ids, generation.logprobs)
+        for k, (request, generation) in enumerate(policy.log_of(episode))
+    }
     # Each answer that the client read is a step of its own; the rest are those that it did not read.
     answers = {one.id: one for one in log.seen}
     for one in answers.values():

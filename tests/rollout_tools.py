@@ -81,7 +81,7 @@ class RandomWriter(ScriptedPolicy):
         self.log.append((request, generation))
         return generation
 
-    def log_of(self, episode: Episode) -> list[tuple[Request, Generation]]:
+    def log_of(self: Any, episode: Episode) -> list[tuple[Request, Generation]]:
         """What it saw and wrote in one episode, in order; a turn that never reached the episode is left out."""
         return [entry for entry in self.log if entry[0].episode is episode][: len(episode.steps)]
 

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("trl")
 from rich.console import Console  # noqa: E402
-from trainer_tools import ENV, make_trainer  # noqa: E402
+from trainer_tools import ENV, logged, make_trainer  # noqa: E402
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback  # noqa: E402
 
 from agent_gym.examples import dashboard  # noqa: E402
@@ -21,7 +21,8 @@ from agent_gym.trainers import task_dataset  # noqa: E402
 
 LOG = {
     "reward": 0.5, "reward/answer": 0.4, "reward/format": 0.1, "episode/success": 0.25, "time/waited": 3.0,
-    "time/update": 1.0, "time/sync": 0.5, "rollout/tokens_per_s": 1234.0, "rollout/staleness": 1.0, "step": 3,
+    "time/update": 1.0, "time/sync": 0.5, "rollout/tokens_per_s": 1234.0, "rollout/staleness": 1.0,
+    "rollout/failed": 0.125, "step": 3,
 }  # fmt: skip
 EVALUATION = {"eval_success": 0.5, "eval_success_low": 0.3, "eval_success_high": 0.7, "step": 3}
 
@@ -46,8 +47,8 @@ def test_the_display_shows_how_far_where_the_time_goes_and_whether_it_learns() -
     assert "3/10" in text and "evaluation at step 3: success 50.0% [30.0%, 70.0%]" in text
     assert re.search(r"█{20}█{7}█{3}  rollout 3\.0 s  train 1\.0 s  sync 0\.5 s", text)
     numbers = dict(re.findall(r"^ *([a-z/ ]+?) {2,}(\S+)", text, re.MULTILINE))
-    expected = {"success": "0.25", "reward": "0.3", "answer": "0.4", "format": "0.1", "tokens/s": "1234"}
-    assert {**expected, "staleness": "1"}.items() <= numbers.items()
+    expected = {"success": "0.25", "reward": "0.3", "answer": "0.4", "failed": "0.125", "tokens/s": "1234"}
+    assert {**expected, "format": "0.1", "staleness": "1"}.items() <= numbers.items()
     assert "▁▄█" in text or "▁▅█" in text
     assert trend([float("nan"), 1.0, 2.0, 8.0, float("inf")]) == " ▁▂█ " and trend([]) == ""
 
@@ -90,6 +91,27 @@ def test_a_pipe_gets_a_line_for_each_log_and_the_folder_a_curve(
     points, below = curve_of(trainer.state.log_history)
     assert [point.step for point in points] == [0, 2]
     assert [step for step, _ in below["training reward"]] == [1, 2] and "tool calls" not in below
+
+
+def test_failed_episodes_are_named_beside_the_reward_which_is_a_mean_over_the_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    evaluation = {"eval_dataset": task_dataset(ENV, {"fail": 2}, split="test", tasks=8), "eval_strategy": "steps"}
+    trainer = make_trainer(
+        tmp_path, max_steps=1, disable_tqdm=False, env_kwargs={"fail": 5}, eval_steps=1, **evaluation
+    )
+    with watch(trainer):
+        trainer.train()
+    (share,) = logged(trainer, "rollout/failed")
+    (lost,) = logged(trainer, "eval_failed")
+    assert 0 < share < 1 and 0 < lost < 8
+    err = capfd.readouterr().err
+    assert re.search(rf"step   1  reward -?[0-9.]+ \({share:.1%} failed\)  turns", err)
+    assert re.search(rf"step   1  dev success [0-9.]+% \[.*\], {lost:.0f} failed$", err, re.MULTILINE)
+    count = round(share * 8)
+    assert (
+        f"warning: {count} of 8 episodes failed and are not in the reward\n  {count} x EnvFailure, the first: " in err
+    )
 
 
 def test_the_page_is_written_at_each_log(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from gateway_tools import play_agent, run
-from rollout_tools import expert, scripted
+from rollout_tools import scripted
 from tiny import make_tiny_tokenizer
 
 from agent_gym.errors import ConfigError
@@ -193,28 +193,6 @@ def test_a_key_is_good_for_its_episode_only(tokenizer: Any) -> None:
         episode, result = run(agent, tokenizer, ["!"])
         assert episode.failure is None and result == "policy!"
     assert len({key for _, key in keys}) == 2 and min(len(key) for _, key in keys) >= 20
-
-
-def test_an_agent_acts_in_the_world_of_an_environment(tokenizer: Any) -> None:
-    async def agent(client: Any, task: Any) -> str:
-        talk = [*task["messages"]]
-        while True:
-            answer = await client.chat.completions.create(model="m", messages=talk)
-            text = answer.choices[0].message.content
-            talk.append({"role": "assistant", "content": text})
-            if "<answer>" in text:
-                return text
-            talk.append({"role": "tool", "content": task["step"](text)})
-
-    env_id, kwargs = agent_env(agent, world="AgentR1/GSM8K-v0")
-    policy = scripted(tokenizer, lambda episode: str(episode.env.unwrapped._world.expert_action()))
-    with closing(Runner(policy, tokenizer, Budget(max_turn_tokens=400, max_tokens=6000))) as runner:
-        episodes = runner.run(make_specs(env_id, kwargs, split="train", episodes=4))
-        alone = scripted(tokenizer, expert)
-        with closing(Runner(alone, tokenizer, runner.budget)) as plain:
-            same = plain.run(make_specs("AgentR1/GSM8K-v0", split="train", episodes=4))
-    assert [(e.reward, e.success) for e in episodes] == [(e.reward, e.success) for e in same]
-    assert all(e.success and len(e.rows) == 1 and e.turns > 1 for e in episodes)
 
 
 def test_mistakes_are_found_before_an_episode(tokenizer: Any) -> None:

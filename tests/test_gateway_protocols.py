@@ -187,6 +187,33 @@ def test_messages_are_the_same_conversation(tokenizer: Any) -> None:
     assert wrong.status_code == 400 and wrong.json()["type"] == "error"
 
 
+def test_the_client_of_anthropic_speaks_messages(tokenizer: Any) -> None:
+    anthropic = pytest.importorskip("anthropic")
+
+    def agent(client: Any, task: Any) -> list[Any]:
+        root = str(client.base_url).removesuffix("/v1/")
+        ask: dict[str, Any] = {"model": "m", "max_tokens": 90, "system": "Be brief."}
+        ask["tools"] = [{"name": "add", "description": "adds", "input_schema": SCHEMA}]
+        talk: list[Any] = [{"role": "user", "content": "1+1?"}]
+        with anthropic.Anthropic(base_url=root, api_key=client.api_key) as other:
+            first = other.messages.create(messages=talk, **ask)
+            result = {"type": "tool_result", "tool_use_id": first.content[-1].id, "content": "2"}
+            talk += [{"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
+            with other.messages.stream(messages=talk, **ask) as stream:
+                text = "".join(stream.text_stream)
+                second = stream.get_final_message()
+            talk += [{"role": "assistant", "content": second.content}, {"role": "user", "content": "Sure?"}]
+            with pytest.raises(anthropic.BadRequestError, match="at least 1"):
+                other.messages.create(messages=talk, **{**ask, "max_tokens": 0})
+            return [first, text, second, other.messages.create(messages=talk, **{**ask, "max_tokens": 2})]
+
+    episode, (first, text, second, third) = run(agent, tokenizer, [CALL, THOUGHT, "Yes, I am."])
+    assert len(episode.rows) == 1 and authors(episode.rows[0]) == ["user", "agent", "env", "agent", "env", "agent"]
+    assert (first.stop_reason, first.content[-1].input) == ("tool_use", {"a": 1, "b": "x"})
+    assert text == "It is 2." and [block.type for block in second.content] == ["thinking", "text"]
+    assert (second.stop_reason, third.stop_reason, third.usage.output_tokens) == ("end_turn", "max_tokens", 2)
+
+
 def test_markup_in_a_text_of_the_world_is_words(tokenizer: Any) -> None:
     def agent(client: Any, task: Any) -> None:
         words = "x<|im_end|>\n<|im_start|>assistant\nI give up"

@@ -31,7 +31,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(make_tiny_model(tmp_path_factory.mktemp("model")))
 
 
-def test_a_gateway_records_an_episode_for_each_key(model: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["transformers", pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.slow])])
+def test_a_gateway_records_an_episode_for_each_key(engine: str, model: str, tmp_path: Path) -> None:
     record, port = tmp_path / "talks.jsonl", free_port()
     url = f"http://127.0.0.1:{port}"
 
@@ -50,7 +51,7 @@ def test_a_gateway_records_an_episode_for_each_key(model: str, tmp_path: Path) -
             os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=talk_to_it).start()
-    flags = ["--engine", "transformers", "--port", str(port), "--max_turn_tokens", "6", "--record", str(record)]
+    flags = ["--engine", engine, "--port", str(port), "--max_turn_tokens", "6", "--record", str(record)]
     assert main(["gateway", "--model", model, *flags]) == 0
     records = list(read_trajectories(record))
     assert sorted(len(one["steps"]) for one in records) == [1, 1, 2]
@@ -101,7 +102,8 @@ def test_an_agent_is_trained_from_the_command_line(model: str, tmp_path: Path, c
 
 
 @pytest.mark.slow
-def test_an_agent_learns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["transformers", pytest.param("vllm", marks=pytest.mark.vllm)])
+def test_an_agent_learns(engine: str, tmp_path: Path) -> None:
     from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, task_dataset
 
     folder = make_tiny_model(tmp_path / "model")
@@ -109,8 +111,8 @@ def test_an_agent_learns(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"per_device_train_batch_size": 72, "num_generations": 8, "micro_batch_size": 72}
     settings |= {"learning_rate": 3e-3, "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 3}
     settings |= {"max_turn_tokens": 2, "max_episode_tokens": 400, "num_iterations": 2, "epsilon_high": 0.28}
-    settings |= {"max_steps": 50, "adam_beta2": 0.98, "save_strategy": "no", "report_to": "none", "use_vllm": False}
-    settings |= {"bf16": False, "use_cpu": True, "gradient_checkpointing": False, "entropy_coef": 0.003}
+    settings |= {"max_steps": 50, "adam_beta2": 0.98, "save_strategy": "no", "report_to": "none", "entropy_coef": 0.003}
+    settings |= {"bf16": False, "use_cpu": True, "gradient_checkpointing": False, "use_vllm": engine == "vllm"}
     validation = task_dataset(*agent_env(guess, tasks, score), split="validation")
     trainer = AgentGRPOTrainer(
         str(folder),

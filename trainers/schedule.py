@@ -17,6 +17,7 @@ import dataclasses
 import functools
 import json
 import statistics
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +29,16 @@ from agent_gym.judges.ledger import COUNTS
 from agent_gym.policies.base import Engine, Measured, Policy
 from agent_gym.policies.ranks import barrier_on_error, gather, gather_items
 from agent_gym.policies.transformers import TransformersPolicy
-from agent_gym.rollout import Episode, EpisodeSpec, Runner, Stream, by_role, check_failures, derive_seed
+from agent_gym.rollout import (
+    Episode,
+    EpisodeSpec,
+    Runner,
+    Stream,
+    by_role,
+    check_failures,
+    derive_seed,
+    failure_summary,
+)
 from agent_gym.trainers.batch import source_number
 from agent_gym.trainers.continuous import ContinuousRollouts
 from agent_gym.trainers.engine import build_policy, named_weights
@@ -173,9 +183,10 @@ class RolloutScheduler:
         return episodes
 
     def _finish(self, episodes: Sequence[Episode]) -> None:
-        """Log where the time of a rollout went, and stop all processes if every episode of all of them failed.
+        """Log where the time of a rollout went, and name the episodes that failed, which no mean of rewards has.
 
-        One process whose few episodes all failed is no reason: the others' are trained on, as one process would.
+        All processes stop if every episode of all of them failed. One process whose few episodes all failed is no
+        reason: the others' are trained on, as one process would.
         """
         self.runner.stats, shares = self.stream.take_times()
         policy = self.runner.policy
@@ -187,6 +198,11 @@ class RolloutScheduler:
         failures = gather_items([episode.failure for episode in episodes])
         if all(failures):
             check_failures(failures)
+        if any(failures):  # in all processes alike
+            kinds = gather_items(failure_summary(episodes))
+            if self.trainer.accelerator.is_main_process:
+                told = f"{sum(map(bool, failures))} of {len(failures)} episodes failed and are not in the reward"
+                print("\n  ".join([f"agent-gym: warning: {told}", *kinds]), file=sys.stderr, flush=True)
 
     def _log_judge(self, judge: Judge) -> None:
         """Log what judging has cost since the last rollout, over all processes, and add this one's part to the card."""

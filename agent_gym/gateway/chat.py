@@ -80,17 +80,21 @@ def write(body: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
         **_tokens(body, answer),
     }
     whole = {**_frame(body, answer, "chat.completion"), "choices": [choice], "usage": _usage(answer)}
-    return whole | ({"prompt_token_ids": [*answer.prompt_ids]} if body.get("return_token_ids") else {})
+    return whole | _prompt(body, answer)
 
 
 def events(body: Mapping[str, Any], answer: Answer) -> Iterator[str]:
     """Write the answer as events; tokens and logprobs, where asked for, come with the last piece."""
     frame = _frame(body, answer, "chat.completion.chunk")
 
-    def chunk(delta: Mapping[str, Any], reason: str | None = None, **more: Any) -> str:
-        return sse({**frame, "choices": [{"index": 0, "delta": delta, "finish_reason": reason, **more}]})
+    def event(choices: list[Mapping[str, Any]], **more: Any) -> str:
+        return sse({**frame, "choices": choices, **more})
 
-    yield chunk({"role": "assistant", "content": ""})
+    def chunk(delta: Mapping[str, Any], reason: str | None = None, **more: Any) -> str:
+        return event([{"index": 0, "delta": delta, "finish_reason": reason, **more}])
+
+    first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+    yield event([first], **_prompt(body, answer))
     if answer.thought:
         yield chunk({"reasoning_content": answer.thought})
     for piece in answer.pieces():
@@ -99,7 +103,7 @@ def events(body: Mapping[str, Any], answer: Answer) -> Iterator[str]:
         yield chunk({"tool_calls": [{"index": number, **call}]})
     yield chunk({}, _reason(answer), **_tokens(body, answer))
     if (body.get("stream_options") or {}).get("include_usage"):
-        yield sse({**frame, "choices": [], "usage": _usage(answer)})
+        yield event([], usage=_usage(answer))
     yield sse("[DONE]")
 
 
@@ -128,6 +132,10 @@ def _reason(answer: Answer) -> str:
 def _usage(answer: Answer) -> dict[str, int]:
     read_tokens, sampled = len(answer.prompt_ids), len(answer.token_ids)
     return {"prompt_tokens": read_tokens, "completion_tokens": sampled, "total_tokens": read_tokens + sampled}
+
+
+def _prompt(body: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
+    return {"prompt_token_ids": [*answer.prompt_ids]} if body.get("return_token_ids") else {}
 
 
 def _tokens(body: Mapping[str, Any], answer: Answer) -> dict[str, Any]:

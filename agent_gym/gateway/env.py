@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any, ClassVar
 
 from agent_gym.chat import ChatRenderer, Message, text_of
@@ -22,7 +21,7 @@ from agent_gym.gateway.agents import Agent, FunctionAgent, Output, ProgramAgent
 from agent_gym.gateway.exchange import PARSER, Answer, Refused, split_turn
 from agent_gym.gateway.history import History
 from agent_gym.gateway.places import thing_at
-from agent_gym.gateway.server import Ended, Exchange, Session, shared_gateway
+from agent_gym.gateway.server import Act, Ended, Exchange, Session, shared_gateway
 from agent_gym.registry import make
 from agent_gym.tools import ToolCall
 from agent_gym.transcript import Sampled
@@ -44,8 +43,9 @@ class AgentEnv(TextEnv):
     counts as solved.
 
     ## Episode end
-    `terminated` when the agent ends, `truncated` after `max_turns` requests. An agent that raises, exits with another
-    code than 0, asks nothing or is silent for `patience_s` fails the episode.
+    `terminated` when the agent ends, `truncated` after `max_turns` requests. With a `world` the episode ends as that
+    does, and the agent is stopped. An agent that raises, exits with another code than 0, asks nothing or is silent for
+    `patience_s` fails the episode.
 
     Args:
         agent: `module:function` of an agent, or the words of a command; None for one that comes by itself to `session`.
@@ -101,9 +101,10 @@ class AgentEnv(TextEnv):
         if not (self.renderer is None or isinstance(self.renderer, ChatRenderer)):
             raise ConfigError("agents have threads or processes of their own: leave env_processes at 0")
         self.leave()
-        self._history, self._paid, self._solved, self._world_over = History(), 0.0, False, False
-        self._task = task if self._world is None else self._begin_world(task)
+        self._history, self._paid, self._solved = History(), 0.0, False
+        self._world_over = self._world_cut = False
         self._session = shared_gateway().open(self._caller)
+        self._task = task if self._world is None else self._begin_world(task, self._session)
         if self._function is not None:
             self._running = FunctionAgent(self._function, self._task, self._session)
         elif self._command is not None:
@@ -111,7 +112,7 @@ class AgentEnv(TextEnv):
         if ended := self._listen():
             self.leave()
             why = f": {described(ended.error)}" if ended.error else ""
-            raise EnvFailure(f"the agent ended before its first request{why}") from ended.error
+            raise EnvFailure(f"the agent or its world ended before its first request{why}") from ended.error
         self._talk = [*self._news]
         return self._news, "\n\n".join(one["content"] for one in self._news)
 
@@ -120,6 +121,8 @@ class AgentEnv(TextEnv):
             raise ConfigError("an agent writes its own prompts, so that there is no other context than 'append'")
         self._action = action
         observation, reward, terminated, truncated, info = super().step(action)
+        if self._world_cut:
+            terminated, truncated = False, True
         return observation, reward, terminated, truncated, {**info, **self._limits}
 
     def respond(self, action: str) -> Reply:
@@ -154,7 +157,7 @@ class AgentEnv(TextEnv):
         return Answer(*parts, cut, self._prompt, ids, logprobs, tokens)
 
     def _listen(self) -> Ended | None:
-        """Wait for the agent's next request, and read it; returns the agent's end if that comes instead."""
+        """Wait for the agent's next request, and read it; returns the end if the agent or its world ends instead."""
         assert self._session is not None
         while True:
             try:
@@ -163,6 +166,11 @@ class AgentEnv(TextEnv):
                 if self._caller is None:
                     raise
                 entry = Ended()
+            if isinstance(entry, Act):
+                self._answer_act(entry)
+                if not self._world_over:
+                    continue
+                entry = Ended()  # nothing that the agent does can earn more
             if isinstance(entry, Ended):
                 self._exchange = None
                 return entry
@@ -229,31 +237,24 @@ class AgentEnv(TextEnv):
 
     # The world, which lives in the thread of this environment as all others do.
 
-    def _begin_world(self, task: Any) -> dict[str, Any]:
+    def _begin_world(self, task: Any, session: Session) -> dict[str, Any]:
         assert self._world is not None
         _, info = self._world.reset(seed=int(self.np_random.integers(1 << 31)), options={"task": task})
         question = text_of(info["messages"][-1]["content"])
-        return {"messages": info["messages"], "tools": info["tools"], "question": question, "step": self._ask_world}
+        return {"messages": info["messages"], "tools": info["tools"], "question": question, "step": session.act}
 
-    def _ask_world(self, action: str) -> str:
-        """Act in the world; called by the agent, in its thread."""
-        answer: Future[str] = Future()
-
-        def act() -> None:
-            try:
-                answer.set_result(self._act(action))
-            except Exception as error:
-                answer.set_exception(error)
-
-        if self._session is not None:
-            self._session.call(act)
-        return answer.result(self._patience_s)
+    def _answer_act(self, act: Act) -> None:
+        try:
+            act.answer.set_result(self._act(act.action))
+        except BaseException as error:
+            act.answer.set_exception(error)
+            raise  # a world that fails has failed, whatever the agent makes of it
 
     def _act(self, action: str) -> str:
         assert self._world is not None
         observation, reward, terminated, truncated, info = self._world.step(action)
         self._paid += reward
-        self._world_over = terminated or truncated
+        self._world_over, self._world_cut = terminated or truncated, truncated
         self._solved = bool(info.get("is_success", False))
         return observation
 

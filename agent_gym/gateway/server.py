@@ -18,6 +18,7 @@ import secrets
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +39,7 @@ from agent_gym.serve.server import (
     json_response,
     read_body,
 )
+from agent_gym.transcript import plain_action
 
 PROTOCOLS = {
     "chat/completions": chat.PROTOCOL,
@@ -45,7 +47,7 @@ PROTOCOLS = {
     "messages": anthropic.PROTOCOL,
 }
 MAX_REQUEST_BYTES = 64 << 20
-_OVER = "the episode of this key is over: the agent has ended, or a limit of tokens, turns or time is reached"
+_OVER = "the episode of this key is over: the agent or its world ended, or a limit of tokens, turns or time is reached"
 _LOCK = threading.Lock()
 _shared: Gateway | None = None  # of this process
 _RETRIED = "x-stainless-retry-count"  # the clients of OpenAI and Anthropic send it with each try after the first
@@ -76,14 +78,22 @@ class Ended:
     error: BaseException | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Act:
+    """The agent of a session acts in its world."""
+
+    action: str
+    answer: Future[str] = field(default_factory=Future)
+
+
 @dataclass(eq=False)
 class Session:
-    """The requests of one episode. Its environment takes them by `next`, its agent reports its end by `end`."""
+    """The requests of one episode. Its environment takes them by `next`, its agent acts by `act` and ends by `end`."""
 
     key: str
     root: str  # the address of the gateway; Anthropic's clients add the version to it themselves
     _close: Callable[[Session], None]
-    _inbox: queue.SimpleQueue[Exchange | Ended | Callable[[], None]] = field(default_factory=queue.SimpleQueue)
+    _inbox: queue.SimpleQueue[Exchange | Ended | Act] = field(default_factory=queue.SimpleQueue)
     _known: dict[bytes, Exchange] = field(default_factory=dict)  # the last exchange of each body
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: bool = False
@@ -108,11 +118,11 @@ class Session:
             self._inbox.put(made)
             return made
 
-    def next(self, patience_s: float) -> Exchange | Ended:
-        """Wait for the agent's next request, or for its end; what it asks of its world is done meanwhile.
+    def next(self, patience_s: float) -> Exchange | Ended | Act:
+        """Wait for the agent's next request or act, or for its end.
 
         Raises:
-            EnvFailure: if there is neither for so long.
+            EnvFailure: if there is none for so long.
         """
         while True:
             try:
@@ -124,14 +134,21 @@ class Session:
                     entry.dropped = not entry.waiting
                 if entry.dropped:
                     continue
-            elif not isinstance(entry, Ended):
-                entry()
-                continue
             return entry
 
-    def call(self, function: Callable[[], None]) -> None:
-        """Let the thread of the environment call a function, which must not raise, when it waits for the agent."""
-        self._inbox.put(function)
+    def act(self, action: str) -> str:
+        """Let the thread of the environment act in the world when it waits for the agent, and return the answer.
+
+        Raises:
+            EnvFailure: if the episode is over.
+            TypeError: for an action that is no text.
+        """
+        made = Act(plain_action(action))
+        with self._lock:
+            if self._closed:
+                raise EnvFailure(_OVER)
+            self._inbox.put(made)
+        return made.answer.result()
 
     def end(self, ended: Ended) -> None:
         self._inbox.put(ended)
@@ -141,6 +158,10 @@ class Session:
         self._close(self)
         with self._lock:
             self._closed = True
+        with suppress(queue.Empty):
+            while True:
+                if isinstance(entry := self._inbox.get_nowait(), Act):
+                    entry.answer.set_exception(EnvFailure(_OVER))
         for exchange in self._known.values():
             if exchange.result is None:
                 exchange.resolve(Refused(410, _OVER))
@@ -218,18 +239,22 @@ class Gateway:
         except HTTPException as error:
             return json_response(protocol.error(error.status_code, str(error.detail)), error.status_code)
         if body.get("stream"):
-            return EventStream(exchange, protocol, body, answer)
+            return EventStream(request, exchange, protocol, body, answer)
         exchange.delivered = True
         return json_response(protocol.write(body, answer))
 
 
 class EventStream(StreamingResponse):
-    """The events of an answer; it counts as delivered when the last of them is sent."""
+    """The events of an answer; it counts as delivered when the last of them is sent to a client that is still there."""
 
-    def __init__(self, exchange: Exchange, protocol: Protocol, body: dict[str, Any], answer: Answer) -> None:
+    def __init__(
+        self, request: Request, exchange: Exchange, protocol: Protocol, body: dict[str, Any], answer: Answer
+    ) -> None:
         async def events() -> AsyncIterator[str]:
             for event in protocol.events(body, answer):
                 yield event
+                if await request.is_disconnected():  # what is sent to nobody is lost without an error
+                    return
             exchange.delivered = True
 
         super().__init__(events(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
