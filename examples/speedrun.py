@@ -197,6 +197,7 @@ class _Speedrun:
     def _load(self, source: str) -> Any:
         options = cast(dict[str, Any], self.args.model_init_kwargs or {})
         model = model_class(source).from_pretrained(source, **options)
+        model.to(self.args.device)  # the first that is asked of it may be to play, by the engine of transformers
         if self.preset.train_layers is not None:
             model.requires_grad_(False)
             for part in (*model.base_model.layers[-self.preset.train_layers :], model.base_model.norm):
