@@ -46,7 +46,8 @@ def check_env_id(env_id: Any) -> str:
     if name in gymnasium.registry:
         return str(env_id)
     # Gymnasium's own environments do not speak text, so that none of them was meant.
-    named = [key for key, spec in gymnasium.registry.items() if not str(spec.entry_point).startswith("gymnasium.")]
+    where = {key: getattr(spec.entry_point, "__module__", spec.entry_point) for key, spec in gymnasium.registry.items()}
+    named = [key for key, module_of in where.items() if not str(module_of).startswith("gymnasium.")]
     meant = [key for key in named if _matches(name, key)]
     meant = [key for key in meant if not key.startswith(f"{LOCAL}/")] or meant
     if len(meant) == 1:

@@ -43,6 +43,11 @@ class Parser(argparse.ArgumentParser):
             help_text = "a yaml file with any of these arguments; the command line wins over it"
             self.flag("--config FILE", help_text, default=argparse.SUPPRESS)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            near = nearest(str(value), map(str, action.choices))
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {near}")
+
     def group(self, title: str | None = None) -> Flag:
         """Return what adds flags, under a title of their own if there is one.
 
