@@ -12,7 +12,7 @@ import pytest
 import agent_gym
 from agent_gym import ConfigError
 from agent_gym.contrib.gymnasium import FromGymnasium, wrap
-from agent_gym.contrib.reasoning_gym import harmless
+from agent_gym.contrib.reasoning_gym import _Rows, harmless
 from agent_gym.testing import check_text_env
 
 
@@ -76,6 +76,19 @@ def test_an_answer_that_would_be_evaluated_cannot_do_harm(answer: str) -> None:
 )
 def test_and_plain_arithmetic_is_evaluated(answer: str) -> None:
     assert harmless(answer)
+
+
+def test_seeds_for_which_a_generator_fails_are_passed_over() -> None:
+    class Source:
+        name = "half"
+
+        def row(self, seed: int) -> dict[str, Any]:
+            if seed % 2:
+                raise TypeError("no question")
+            return {"question": f"What is {seed}?", "answer": str(seed)}
+
+    rows = [*_Rows(Source(), "test", 20)]  # type: ignore[arg-type]
+    assert len({row["question"] for row in rows}) == 20 and all(int(row["answer"]) % 2 == 0 for row in rows)
 
 
 def test_what_is_not_installed_is_named() -> None:

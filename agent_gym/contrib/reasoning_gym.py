@@ -172,7 +172,14 @@ class _Rows(DistinctRows):
     def draw(self, index: int, attempt: int) -> Row:
         first = (index * self.TRIES + attempt) * _TRIES
         for seed in range(first, first + _TRIES):
-            row = self._source.row(seed)
+            try:
+                row = self._source.row(seed)
+            except ConfigError:
+                raise
+            except (
+                Exception
+            ):  # some generators fail for some seeds, such as codeio, which runs programs of other people
+                continue
             if _SHARES[hashlib.sha256(row["question"].encode()).digest()[0] % len(_SHARES)] == self._split:
                 return row
         raise ConfigError(f"{self._source.name} has too few different questions for a split {self._split!r}")
