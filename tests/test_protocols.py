@@ -20,6 +20,7 @@ pytest.importorskip("math_verify")
 from rollout_tools import roll  # noqa: E402
 
 from agent_gym.chat import ChatRenderer  # noqa: E402
+from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.envs.alfworld.protocols import PROTOCOLS as HOUSE  # noqa: E402
 from agent_gym.envs.gsm8k.protocols import PROTOCOLS as PROBLEMS  # noqa: E402
 from agent_gym.envs.hotpotqa.protocols import PROTOCOLS as SEARCH  # noqa: E402
@@ -145,6 +146,24 @@ def test_evaluations_take_the_split_of_the_protocol() -> None:
     assert spec.split == "test"
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "flags", "expected"),
+    [
+        ({"protocol": "verl"}, [], (1024, 1536)),
+        ({"protocol": "verl"}, ["--max_tokens", "4096"], (1024, 4096)),
+        ({}, [], (Budget().max_turn_tokens, Budget().max_tokens)),
+    ],
+)
+def test_evaluations_take_the_limits_of_the_protocol(
+    kwargs: dict[str, Any], flags: list[str], expected: tuple[int, int], tmp_path: Path
+) -> None:
+    words = ["--env_kwargs", json.dumps(kwargs), "--episodes", "1", "--output", str(tmp_path / "run.jsonl"), *flags]
+    assert main(["eval", "AgentR1/GSM8K-NoTool-v0", "--expert", *words]) == 0
+    (card,) = json.loads((tmp_path / "run.card.json").read_text())["cards"]
+    limits = card["decoding"]["limits"]
+    assert (limits["max_turn_tokens"], limits["max_tokens"]) == expected
+
+
 def test_the_page_of_protocols_has_each_of_them() -> None:
     page = (ROOT / "docs" / "protocols.md").read_text(encoding="utf-8")
     ids = {entry.id for entry in ENVS}
@@ -153,8 +172,7 @@ def test_the_page_of_protocols_has_each_of_them() -> None:
             assert set(protocol.ids) <= ids
             assert f'protocol="{name}"' in page
             assert protocol.source in page
-            flags = " ".join(f"--{flag} {value}" for flag, value in protocol.rollout.items())
-            assert f"""eval {protocol.ids[0]} --model M --env_kwargs '{{"protocol": "{name}"}}' {flags}\n""" in page
+            assert f"""eval {protocol.ids[0]} --model M --env_kwargs '{{"protocol": "{name}"}}'\n""" in page
 
 
 def test_the_page_of_protocols_has_each_number_that_cards_print_of_them() -> None:

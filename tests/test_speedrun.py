@@ -17,6 +17,7 @@ from trainer_tools import distance, weights  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
 
 from agent_gym.chat import ChatRenderer  # noqa: E402
+from agent_gym.cli import start  # noqa: E402
 from agent_gym.cli.start import speedrun  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.evaluate import wilson_interval  # noqa: E402
@@ -215,8 +216,12 @@ def test_presets_are_complete_runs() -> None:
         assert args.batch_tasks * args.num_generations == args.generation_batch_size
 
 
+def test_the_command_knows_all_presets() -> None:
+    assert sorted(start._PRESETS) == sorted(PRESETS)
+
+
 def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="preset is 'tpu'; allowed: bisect, webshop, smollm2"):
+    with pytest.raises(ConfigError, match="preset is 'tpu'; allowed: bisect, webshop, bargain"):
         run_speedrun("tpu", output_dir=tmp_path)
     with pytest.raises(ConfigError, match="engine is 'sglang'; allowed: auto, vllm, transformers"):
         run_speedrun(MINI, output_dir=tmp_path, engine="sglang")

@@ -16,7 +16,7 @@ from agent_gym.cli.parser import Parser, nearest, positive
 from agent_gym.errors import AgentGymError, ConfigError
 from agent_gym.evaluate import EpisodeFile, EvalResult, make_specs
 from agent_gym.evaluate.cards import describe_model, play
-from agent_gym.evaluate.panels import read_panel
+from agent_gym.evaluate.panels import opened_env, read_panel
 from agent_gym.evaluate.report import details, table
 from agent_gym.judges.judge import ENGINE
 from agent_gym.rollout import (
@@ -34,6 +34,8 @@ Limits = tuple[Budget, Context]
 # Flags that decide what an episode is like: a file is continued under the same ones only.
 SETTINGS = "split panel seed temperature env_kwargs context max_turns max_turn_tokens max_tokens max_seconds".split()
 
+_USUAL = {"max_turn_tokens": Budget().max_turn_tokens, "max_tokens": Budget().max_tokens}
+
 
 def rollout(argv: Sequence[str]) -> int:
     """Let a model, or the environment's expert, play episodes and write the trajectories."""
@@ -48,7 +50,7 @@ def rollout(argv: Sequence[str]) -> int:
     arguments = parser.parse(argv)
     arguments.env_id, arguments.env_kwargs = use_agent(arguments.env_id, arguments.env_kwargs, arguments)
     (player,) = find_players(arguments, [arguments.env_id])
-    limits = _limits(arguments)
+    limits = _limits(arguments, arguments.env_id)
     _read_judge(arguments, arguments.group_size)
     specs = _specs(arguments, arguments.env_id, arguments.group_size)
     with _open_file(arguments) as file, _open_runner(arguments, limits, arguments.env_id, player.engine) as runner:
@@ -94,7 +96,7 @@ def evaluate(argv: Sequence[str]) -> int:
         env_ids = [env_id]
     elif arguments.agent or arguments.agent_command:
         raise ConfigError("an agent plays in one environment: name one id")
-    players, limits = find_players(arguments, env_ids), _limits(arguments)
+    players, limits = find_players(arguments, env_ids), _limits(arguments, env_ids[0])
     if arguments.samples > 1 and arguments.temperature == 0 and any(one.engine not in SCRIPTS for one in players):
         raise ConfigError(
             f"{arguments.samples} samples at temperature 0 are all the same: give --temperature, for example 1.0"
@@ -137,12 +139,12 @@ def _add_playing(parser: Parser, output: str | None = None) -> None:
     flag("--expert", "the environment's own expert plays instead of a model", action="store_true")
     flag("--concurrency N", "most requests at the endpoint at the same time", type=positive, default=64)
     parser.flag("--judge FILE", "a yaml or toml file with a judge, whose score is added to the reward")
-    usual = Budget()
     flag = parser.group("tasks and limits")
     flag("--seed", "base of the seeds of environments and sampling", type=int, default=0)
     flag("--max_turns N", "turns, besides the environment's own limit", type=int)
-    flag("--max_turn_tokens N", "tokens sampled per turn", type=int, default=usual.max_turn_tokens)
-    flag("--max_tokens N", "tokens of a context, prompt included", type=int, default=usual.max_tokens)
+    otherwise = "default: that of the environment's protocol, else"
+    flag("--max_turn_tokens N", f"tokens sampled per turn; {otherwise} {_USUAL['max_turn_tokens']}", type=int)
+    flag("--max_tokens N", f"tokens of a context, prompt included; {otherwise} {_USUAL['max_tokens']}", type=int)
     flag("--max_seconds S", "wall-clock time of an episode", type=float)
     help_text = f"what the model sees next: {', '.join(CONTEXTS)}; write numbers for the capitals"
     flag("--context POLICY", help_text, default="append")
@@ -166,8 +168,15 @@ def _read_judge(arguments: argparse.Namespace, attempts: int) -> None:
     judge.connect()
 
 
-def _limits(arguments: argparse.Namespace) -> Limits:
+def _limits(arguments: argparse.Namespace, env_id: str) -> Limits:
+    """Return the limits of a rollout; those of tokens that were not given are put into the arguments."""
     context = make_context(arguments.context)
+    if arguments.max_turn_tokens is None or arguments.max_tokens is None:
+        with opened_env(env_id, arguments.env_kwargs) as env:
+            protocol = getattr(env.unwrapped, "protocol", None)
+        for name, value in {**_USUAL, **(protocol.rollout if protocol else {})}.items():
+            if getattr(arguments, name) is None:
+                setattr(arguments, name, value)
     budget = Budget(arguments.max_turn_tokens, arguments.max_tokens, arguments.max_turns, arguments.max_seconds)
     return tighten(budget, context), context
 

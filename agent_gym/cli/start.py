@@ -12,6 +12,9 @@ from agent_gym.errors import ConfigError, require
 from agent_gym.installed import install_command
 from agent_gym.registry import check_env_id, entries
 
+_PRESETS = "cpu gpu alfworld bargain bisect hotpotqa maze retool smollm2 support webshop".split()
+"""The names in examples/presets.toml, which are read after the arguments."""
+
 
 def list_envs(argv: Sequence[str]) -> int:
     """Show the environments: id, what it is, tools, the extra that it needs."""
@@ -35,12 +38,11 @@ def speedrun(argv: Sequence[str]) -> int:
     parser = Parser("speedrun", speedrun.__doc__)
     parser.flag(
         "--preset",
-        "bisect: learning to search, with a tiny model made on the spot and with controls, minutes on two cores; "
-        "smollm2: as bisect with SmolLM2-135M (agent-gym prepare smollm2); gpu: Qwen2.5-1.5B-Instruct on real GSM8K; "
-        "the others with a tiny model and a made start: alfworld, learning to look for things; cpu, GSM8K; "
-        "hotpotqa, learning to look up; maze, with a model that reads images; retool, learning to run programs; "
-        "webshop, learning to shop",
-        choices=("cpu", "gpu", "alfworld", "bisect", "hotpotqa", "maze", "retool", "smollm2", "webshop"),
+        "with a tiny model made on the spot, minutes on two cores, with controls: bisect, learning to search; bargain, "
+        "to wait; support, to keep rules; webshop, to shop; smollm2: as bisect with SmolLM2-135M (agent-gym prepare "
+        "smollm2); gpu: Qwen2.5-1.5B-Instruct on real GSM8K; from a made start: alfworld, to look for things; "
+        "cpu, GSM8K; hotpotqa, to look up; maze, with a model that reads images; retool, to run programs",
+        choices=_PRESETS,
         default="bisect",
     )
     parser.flag("--env ID", "an environment of your own instead of a preset's, with an expert")

@@ -79,12 +79,16 @@ def with_engine(setting: Setting, lora: bool = False, **changes: Any) -> tuple[A
 
 
 def engine(setting: Setting) -> dict[str, Any]:
-    """Train with the engine in this process, and compare its logprobs and its weights with the trainer's."""
+    """Train with an engine, and compare its logprobs and its weights with the trainer's.
+
+    In full it is in this process, where its weights can be read; with LoRA on a GPU in one of its own, as in most runs.
+    """
     from agent_gym.trainers.engine import named_weights
 
     found: dict[str, Any] = {}
+    on_gpu = bool(setting.gpus)
     for name, lora in (("full", False), ("lora", True)):
-        trainer, numbers = with_engine(setting, lora, vllm_enable_sleep_mode=bool(setting.gpus))
+        trainer, numbers = with_engine(setting, lora, vllm_enable_sleep_mode=on_gpu, engine_process=lora and on_gpu)
         trainer.scheduler.hand_over()
         policy = trainer.runner.policy
         off, compared = engine_off(policy, dict(named_weights(trainer.accelerator.unwrap_model(trainer.model))))

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from agent_gym.envs.bargain.game import SPLIT_SIZES, Bargain, GeneratedDeals, expert, fair, greedy
+from agent_gym.envs.bargain.game import SPLIT_SIZES, Bargain, GeneratedDeals, expert, fair, greedy, written
 from agent_gym.errors import ConfigError, at_difficulty, whole_number
 from agent_gym.players import Game, Player, PlayersEnv
 
@@ -20,7 +20,7 @@ LADDER: tuple[Mapping[str, int], ...] = (
     {"kinds": 4, "rounds": 8},
 )
 """The default, then by difficulty."""
-_STYLES = ("default", "eager", "hasty")
+_STYLES = ("default", "eager", "impatient")
 
 
 class BargainEnv(PlayersEnv):
@@ -100,7 +100,6 @@ class BargainEnv(PlayersEnv):
     def start(self, task: Any) -> Game:
         if not (isinstance(task, Mapping) and {"pool", "values"} <= set(task)):
             raise ConfigError(f"a task of bargaining is a dict with pool and values, got {task!r:.200}")
-        self._hasty = bool(self.np_random.random() < 0.7)
         return Bargain(task["pool"], task["values"], self.rounds)
 
     def role_of(self, task: Any) -> str:
@@ -111,14 +110,19 @@ class BargainEnv(PlayersEnv):
         return " ".join(map(str, Bargain(task["pool"], task["values"], 1).nash))
 
     def expert_action(self, style: str = "default") -> str:
-        """Offer Nash's division, which takes both values; "eager" accepts any offer, "hasty" mostly does so, too."""
+        """Offer Nash's division, which takes both values.
+
+        "eager" accepts any offer. "impatient" knows no values but its own: in its last turn it accepts what is offered,
+        before that in every second turn, by chance, and otherwise it asks for all.
+        """
         if style not in _STYLES:
             raise ConfigError(f"the bargaining expert has no style {style!r}; known: {', '.join(_STYLES)}")
         game = self.game
         assert isinstance(game, Bargain)
-        if game.offer and (style == "eager" or (style == "hasty" and self._hasty)):
+        gives_in = style == "eager" or (style == "impatient" and (game.left == 1 or self.np_random.random() < 0.5))
+        if game.offer and gives_in:
             return "accept"
-        return super().expert_action()
+        return f"offer: {written(game.pool)}" if style == "impatient" else super().expert_action()
 
     def random_action(self, rng: np.random.Generator) -> str:
         """Accept, or offer anything."""
