@@ -114,6 +114,12 @@ class TestReasoningGym:
         assert all(len(asked[split]) == 20 for split in ("validation", "test"))
         assert not asked["train"] & asked["test"] and not asked["validation"] & asked["test"]
 
+    def test_what_is_no_number_is_no_answer(self) -> None:
+        env = agent_gym.make("AgentR1/ReasoningGym-v0", dataset="complex_arithmetic", evaluation_rows=2)
+        for answer in ("nan", "inf", "nan+nanj"):  # reasoning-gym's own judge takes the first for right
+            env.reset(options={"split": "test", "index": 0})
+            assert env.step(f"<answer>{answer}</answer>")[1] == 0.0, answer
+
     def test_the_judge_scores_and_evaluates_nothing_else(self) -> None:
         env = agent_gym.make("AgentR1/ReasoningGym-v0", dataset="countdown", evaluation_rows=2)
         for action, score in (("<answer>exit()</answer>", 0.0), ("no answer", 0.0), (None, 1.0)):

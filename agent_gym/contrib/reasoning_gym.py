@@ -31,6 +31,7 @@ _FUNCTIONS = frozenset(
     {"sqrt", "exp", "log", "ln", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"}
 )
 
+_NO_NUMBER = re.compile(r"\b(nan|inf|infinity)j?\b", re.IGNORECASE)
 _OPERATORS = ast.Add | ast.Sub | ast.Mult | ast.Div
 _PARTS = (
     ast.Expression | ast.Constant | ast.Name | ast.List | ast.Tuple | ast.UnaryOp | ast.expr_context | ast.unaryop
@@ -123,6 +124,8 @@ class ReasoningGymEnv(TextEnv):
             error = "no answer"
         elif self._name in _EVALUATES and not harmless(answer):
             error = "the answer is no plain arithmetic"
+        elif _NO_NUMBER.search(answer) and not _NO_NUMBER.search(str(self._row["answer"])):
+            error = "the answer is no number"  # which is not far from any number, by the judge of complex_arithmetic
         else:
             try:
                 score = float(self._source.first.score_answer(answer, self._row))
