@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,6 +145,14 @@ def test_where_the_engine_runs_is_chosen_by_the_device_and_what_the_policy_reads
     assert not chosen(None)
     with pytest.raises(ConfigError, match="engine_process is true, and vLLM reads images"):
         chosen(True)
+
+
+@pytest.mark.parametrize(
+    ("bf16", "device", "expected"), [(True, "cuda", "bfloat16"), (False, "cuda", "float16"), (False, "cpu", None)]
+)
+def test_the_engine_computes_as_the_loss_does(bf16: bool, device: str, expected: str | None) -> None:
+    args: Any = SimpleNamespace(bf16=bf16, device=torch.device(device))
+    assert engine._engine_dtype(args, SimpleNamespace(dtype=torch.float16)) == expected
 
 
 @pytest.mark.parametrize(("visible", "device"), [(None, "1"), ("4,6", "6")])
