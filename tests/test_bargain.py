@@ -132,6 +132,21 @@ def test_the_expert_gets_a_fair_deal_and_who_takes_the_first_offer_does_not() ->
             BargainEnv(**wrong)
 
 
+def test_the_impatient_player_refuses_no_offer_in_its_last_turn_and_waiting_is_worth_more() -> None:
+    env, accepted = BargainEnv(role="second"), [0, 0, 0]
+    for index in range(60):
+        env.reset(seed=index, options={"split": "test", "index": index})
+        over = False
+        while not over:
+            pool, action = env.game.pool, env.expert_action("impatient")  # type: ignore[attr-defined]
+            assert action in ("accept", f"offer: {written(pool)}")
+            accepted[env.turn] += action == "accept"
+            *_, terminated, truncated, info = env.step(action)
+            over = terminated or truncated
+        assert action == "accept" and info["is_success"] >= (env.turn == 3)
+    assert min(accepted) > 5, "by chance in the first two turns"
+
+
 def test_self_play_pays_each_role_its_own_share(tokenizer: Any) -> None:
     specs = [EpisodeSpec("AgentR1/Bargain-v0", {"opponent": "self"}, seed=i, split="test", index=i) for i in range(6)]
     for episode in roll(tokenizer, specs, lambda episode: episode.env.unwrapped.expert_action()):
