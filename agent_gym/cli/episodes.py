@@ -11,14 +11,13 @@ from contextlib import contextmanager
 
 from agent_gym.cli.engine import SCRIPTS, Player, build, build_endpoint, find_players, scripted
 from agent_gym.cli.gateway import add_agent, use_agent
-from agent_gym.cli.judge import read_judge
-from agent_gym.cli.parser import Parser, nearest, positive
+from agent_gym.cli.parser import Parser, nearest, positive, read_settings
 from agent_gym.errors import AgentGymError, ConfigError
 from agent_gym.evaluate import EpisodeFile, EvalResult, make_specs
 from agent_gym.evaluate.cards import describe_model, play
 from agent_gym.evaluate.panels import opened_env, read_panel
 from agent_gym.evaluate.report import details, table
-from agent_gym.judges.judge import ENGINE
+from agent_gym.judges.judge import ENGINE, Judge
 from agent_gym.rollout import (
     CONTEXTS,
     Budget,
@@ -159,7 +158,7 @@ def _read_judge(arguments: argparse.Namespace, attempts: int) -> None:
     """Put the judge into the place of its file."""
     if arguments.judge is None:
         return
-    arguments.judge = judge = read_judge(arguments.judge)
+    arguments.judge = judge = Judge.of(read_settings(arguments.judge))
     if judge.kind.compares and (attempts < 2 or arguments.resume):
         why = "does not go with --resume" if arguments.resume else "needs at least two of each"
         raise ConfigError(f"the judge compares the attempts at a task, and {why}")

@@ -39,14 +39,14 @@ from agent_gym.cli.flags import (
     preset_file,
 )
 from agent_gym.cli.gateway import use_agent
-from agent_gym.cli.judge import read_judge
-from agent_gym.cli.parser import as_text, nearest, one_line, read_yaml, take_option, with_underscores
+from agent_gym.cli.parser import as_text, nearest, one_line, read_settings, read_yaml, take_option, with_underscores
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
 from agent_gym.evaluate.cards import Meter
 from agent_gym.examples.dashboard import reporters, watch
 from agent_gym.examples.tiny import make_tiny_model, make_tiny_vision_model
 from agent_gym.installed import install_command
+from agent_gym.judges import Judge
 from agent_gym.rollout import Episode
 from agent_gym.rollout.env_threads import shows_images
 from agent_gym.trainers.checkpoints import refuse_used, way_on
@@ -158,7 +158,7 @@ def _check_rl(critic: bool, env: RLArguments, args: Any, model: ModelConfig) -> 
             f"advantage_estimator {args.advantage_estimator!r} {why} a critic: use agent-gym {other}, or one of {mine}"
         )
     if env.judge is not None:
-        check_judge(read_judge(env.judge), args)
+        check_judge(Judge.of(read_settings(env.judge)), args)
     return task_datasets(env, args)
 
 
@@ -171,7 +171,7 @@ def _train_rl(trainer_name: str, env: RLArguments, args: Any, model: ModelConfig
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,
         processing_class=load_tokenizer(name),
-        judge=None if env.judge is None else read_judge(env.judge),
+        judge=None if env.judge is None else Judge.of(read_settings(env.judge)),
         **_use_model(args, model),
     )
     with _resume_hint(args), watch(trainer):

@@ -1,162 +1,30 @@
-"""The commands that read files of runs: `view`, `figure`, `compare` and `rescore`."""
+"""The commands that hold results against others: `compare`, `rescore`, and `calibrate` for judges."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import sys
-import webbrowser
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from agent_gym.cli.judge import read_judge
-from agent_gym.cli.parser import Parser, check_output, json_object, positive
-from agent_gym.cli.run_page import is_run, serve_page, write_page
-from agent_gym.errors import ConfigError, require, writing
+from agent_gym.cli.parser import Parser, check_output, json_object, read_settings
+from agent_gym.cli.view import named, read_files
+from agent_gym.errors import ConfigError, writing
 from agent_gym.evaluate import summarize
 from agent_gym.evaluate.cards import differences
 from agent_gym.evaluate.compare import Run, read_runs, same_kind, with_cards
 from agent_gym.evaluate.compare import compare as compare_runs
 from agent_gym.evaluate.report import align, comparison_text, number
-from agent_gym.rollout import (
-    Replay,
-    from_record,
-    make_env,
-    play_again,
-    read_trajectories,
-    to_record,
-    write_trajectories,
-)
+from agent_gym.judges import Judge
+from agent_gym.rollout import Replay, from_record, make_env, play_again, to_record, write_trajectories
 from agent_gym.rollout.env_threads import close_env
-from agent_gym.viewer.run import trajectory_files
 
 _SHOWN = 10  # differences that `rescore` prints
-
-
-def read_files(files: Iterable[str | Path]) -> Iterator[dict[str, Any]]:
-    """Yield the records of trajectory files, with a bar on a terminal; lines that are left out are named on stderr."""
-
-    def warn(text: str) -> None:
-        tqdm.write(f"agent-gym: {text}", file=sys.stderr)
-
-    records = chain.from_iterable(read_trajectories(file, left_out=warn) for file in files)
-    return iter(tqdm(records, desc="reading", unit=" episodes", leave=False, disable=None, file=sys.stderr))
-
-
-def _named(files: Sequence[str]) -> list[tuple[str, str]]:
-    """Name each file by its stem, or by its path where two have one stem."""
-    stems = [Path(file).stem for file in files]
-    return [(stem if stems.count(stem) == 1 else file, file) for stem, file in zip(stems, files, strict=True)]
-
-
-def view(argv: Sequence[str]) -> int:
-    """Turn trajectories, or a run, into HTML pages that open anywhere, without a server or a network."""
-    parser = Parser("view", view.__doc__, config=False)
-    help_text = (
-        "a trajectory file (.jsonl) or a folder of them; two are two runs, compared task by task; or a run's folder"
-    )
-    parser.flag("files FILE", help_text, nargs="+")
-    parser.flag("--output FILE", "the page; default: next to the first input, ending in .html; of a run: RUN/page")
-    parser.flag("--title", "heading of the page; default: the name of the input")
-    parser.flag("--open", "open the page in the browser", action="store_true")
-    parser.flag("--web", "serve the page of a run that may still go on, on this machine alone", action="store_true")
-    parser.flag("--port PORT", "with --web; default: a free one", type=int, default=0)
-    parser.flag("--terminal", "browse the episodes here, by keys, and write no page", action="store_true")
-    parser.flag("--episode N", "with --terminal: show the Nth episode and end", type=positive)
-    arguments = parser.parse(argv)
-    run = Path(arguments.files[0])
-    if len(arguments.files) == 1 and is_run(run) and not arguments.terminal:
-        if arguments.web:
-            return serve_page(run, arguments.title, arguments.port)
-        return _done(write_page(run, arguments.title, Path(arguments.output or run / "page")), arguments.open)
-    if arguments.web:
-        raise ConfigError(f"--web serves the page of one run, and {arguments.files[0]} is none: name a run's folder")
-    if arguments.terminal:
-        _show(dict(_played_together(arguments.files)), arguments.episode)
-        return 0
-    runs = {name: _jsonl_files(Path(path)) for name, path in _named(arguments.files)}
-    if arguments.episode:
-        raise ConfigError("--episode belongs to --terminal; on the page an episode is found by search")
-    from agent_gym.viewer import render_html
-
-    output = Path(arguments.output or Path(arguments.files[0]).with_suffix(".html"))
-    check_output(str(output))
-    page = render_html({name: read_files(files) for name, files in runs.items()}, arguments.title or " and ".join(runs))
-    with writing(output, "name another file with --output"):
-        output.write_text(page, encoding="utf-8")
-    return _done(output, arguments.open)
-
-
-def _done(page: Path, opened: bool) -> int:
-    print(page)
-    if opened and not webbrowser.open(page.resolve().as_uri()):
-        raise ConfigError(f"there is no browser to open; the page is at {page}")
-    return 0
-
-
-def _jsonl_files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    if (path / "trajectories").is_dir():
-        path = path / "trajectories"
-    # One without content is what a run leaves that was killed before its first episode ended.
-    files = sorted(file for file in path.glob("*.jsonl") if file.stat().st_size)
-    if not files:
-        raise ConfigError(f"{path} holds no .jsonl file with episodes")
-    return files
-
-
-def _played_together(inputs: Sequence[str]) -> Iterator[tuple[str, list[Path]]]:
-    """Yield each step of a run, or each file, with a name."""
-    for name, path in _named(inputs):
-        within = f"{name}: " if len(inputs) > 1 else ""
-        if steps := trajectory_files(Path(path)):
-            yield from ((f"{within}{mode} {step}", files) for (mode, step), files in steps.items())
-        else:
-            found = _jsonl_files(Path(path))
-            yield from ((name if file == Path(path) else within + file.stem, [file]) for file in found)
-
-
-def _show(runs: Mapping[str, Sequence[Path]], number: int | None) -> None:
-    require("rich", "terminal")
-    from rich.console import Console
-
-    from agent_gym.viewer.terminal import episode_table, episode_view
-
-    console = Console(highlight=False)
-    if number is None and console.is_terminal and sys.stdin.isatty():
-        require("textual", "terminal")
-        from agent_gym.viewer.browser import Browser
-
-        Browser(runs).run()
-        return
-    records = list(read_files(chain.from_iterable(runs.values())))
-    if number is None:
-        console.print(episode_table(records))
-    elif number > len(records):
-        raise ConfigError(f"--episode is {number}, but there are {len(records)} episodes")
-    else:
-        console.print(episode_view(records[number - 1], number, len(records)))
-
-
-def figure(argv: Sequence[str]) -> int:
-    """Draw the runs of a speedrun as one picture: success over steps with its band, controls, tool calls, tokens."""
-    parser = Parser("figure", figure.__doc__, config=False)
-    parser.flag("folder FOLDER", "what `agent-gym speedrun --seeds 0,1,2 --output_dir FOLDER` has left")
-    parser.flag("--output FILE.png", "the picture, and beside it the same as .svg; default: FOLDER/figure.png")
-    arguments = parser.parse(argv)
-    from agent_gym.examples.figure import draw_figure
-
-    found, files = draw_figure(arguments.folder, arguments.output)
-    seeds = ", ".join(map(str, found["seeds"]))
-    print(f"seeds {seeds}" if len(found["seeds"]) > 1 else f"one seed, {seeds}: the picture has no band")
-    print(*files, sep="\n")
-    return 0
 
 
 def compare(argv: Sequence[str]) -> int:
@@ -192,7 +60,7 @@ def compare(argv: Sequence[str]) -> int:
 
 
 def _read_runs(files: Sequence[str]) -> list[Run]:
-    parts = [(name, with_cards(read_runs(read_files([file]), name), file)) for name, file in _named(files)]
+    parts = [(name, with_cards(read_runs(read_files([file]), name), file)) for name, file in named(files)]
     policies = [policy for _, part in parts for policy in {run.policy for run in part}]
     # A policy that several files have is named with the file.
     return [
@@ -227,7 +95,7 @@ def rescore(argv: Sequence[str]) -> int:
     changes = {**arguments.env_kwargs, **weights}
     if arguments.output:
         check_output(arguments.output)
-    judge = None if arguments.judge is None else read_judge(arguments.judge).connect()
+    judge = None if arguments.judge is None else Judge.of(read_settings(arguments.judge)).connect()
     records = list(read_files([arguments.file]))
     replays = list(_replay(records, changes))
     if judge is not None:
@@ -288,3 +156,37 @@ def _replay(records: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]) ->
             replay = play_again(record, envs[key])
             replay.record["spec"] = {**spec, "env_kwargs": kwargs}
             yield replay
+
+
+def calibrate(argv: Sequence[str]) -> int:
+    """Hold a judge against known labels: agreement, position bias, length bias and cost."""
+    from agent_gym.judges.calibrate import calibrate as measure
+    from agent_gym.judges.calibrate import read_labels
+
+    parser = Parser("calibrate", calibrate.__doc__, config=False)
+    parser.flag("judge JUDGE", "a yaml or toml file with a judge, as for --judge of other commands")
+    help_text = "episodes of `rollout` or `eval`, labelled by their success, or lines with messages and a label"
+    parser.flag("labels LABELS.jsonl", help_text)
+    parser.flag("--output FILE.json", "write the measures there, too")
+    arguments = parser.parse(argv)
+    if arguments.output:
+        check_output(arguments.output)
+    judge = Judge.of(read_settings(arguments.judge))
+    try:
+        lines = Path(arguments.labels).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {arguments.labels}: {error}") from error
+    labelled = read_labels(lines, arguments.labels)
+    found = measure(judge.connect(), labelled)
+    judge.close()
+    print(
+        f"{found.judge['kind']} by {found.judge['model']}: {found.labelled} episodes, {found.failed} without a verdict"
+    )
+    for reason in found.failures:
+        print(f"  {reason}")
+    print(align(found.rows()))
+    print("spent: " + ", ".join(f"{name} {value:g}" for name, value in found.spent.items()))
+    if arguments.output:
+        with writing(arguments.output):
+            Path(arguments.output).write_text(json.dumps(found.to_record(), indent=1) + "\n", encoding="utf-8")
+    return 0
