@@ -14,7 +14,7 @@ from agent_gym.errors import ConfigError, writing
 from agent_gym.evaluate.cards import read_cards, terms
 from agent_gym.evaluate.report import align, interval, number
 from agent_gym.evaluate.statistics import Measure
-from agent_gym.viewer.page import fill
+from agent_gym.viewer.page import plain_page
 
 Cards = Sequence[Mapping[str, Any]]
 HEADER = ["policy", "success", "95% interval", "failed", "skipped", "read", "sampled", "CPU s", "GPU s", "cost"]
@@ -49,11 +49,9 @@ def leaderboard(argv: Sequence[str]) -> int:
     panels = [_panel(group) for group in groups.values()]
     newest = dict(sorted((panel["name"], panel["version"]) for panel in panels))  # the last one of a name stays
     tables = sorted((_heading(group, newest), _rows(group)) for group in groups.values())
-    sections = "\n".join(_section(heading, rows) for (_, *heading), rows in tables)
-    title = html.escape(arguments.title)
+    sections = [_section(heading, rows) for (_, *heading), rows in tables]
     with writing(output, "name another file with --output"):
-        parts = {"reload": "", "title": title, "heading": title, "panels": sections, "ending": _ENDING}
-        output.write_text(fill("curve.html", parts), encoding="utf-8")
+        output.write_text(plain_page(arguments.title, sections, _ENDING), encoding="utf-8")
     for (_, *heading), rows in tables:
         print("\n".join([*filter(None, heading), align([HEADER, *(cells for _, cells in rows)]), ""]))
     print(output)

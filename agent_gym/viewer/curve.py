@@ -13,11 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent_gym.viewer.page import fill
+from agent_gym.viewer.page import plain_page
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 720, 180, 76, 28
-_RELOAD_SECONDS = 10
-
 
 _SERIES = {
     "training success": "episode/success",
@@ -61,12 +59,7 @@ def render_curve(
         running: whether the run goes on, so that the page loads itself anew.
     """
     panels = curve_panels(points, below=below, baseline=baseline)
-    ending = f"The run goes on; this page is loaded again every {_RELOAD_SECONDS} seconds."
-    ending = ending if running else "The run is over."
-    reload = f'<meta http-equiv="refresh" content="{_RELOAD_SECONDS}">' if running else ""
-    heading = html.escape(title)
-    marks = {"reload": reload, "title": heading, "heading": heading, "panels": "\n".join(panels), "ending": ending}
-    return fill("curve.html", marks)
+    return plain_page(title, panels, "The run is over.", running=running)
 
 
 def curve_of(history: Sequence[Mapping[str, Any]]) -> tuple[list[CurvePoint], dict[str, list[tuple[float, float]]]]:

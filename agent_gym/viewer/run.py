@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.viewer.curve import curve_of, curve_panels
-from agent_gym.viewer.page import fill
+from agent_gym.viewer.page import plain_page
 
 _LATEST = ("perf/", "time/", "sampling/", "rollout/", "episode/", "reward/", "tool/", "judge/", "teacher/")
-_RELOAD_SECONDS = 10
 
 Files = Mapping[tuple[str, int], Sequence[Path]]
 """Trajectory files by what was played ("eval" or "train") and the step before which it was, one file a process."""
@@ -54,7 +53,6 @@ def render_run(
         address: the address of episodes: of "eval_3", "train_0", or of "change", which is the first and the last
             evaluation side by side.
     """
-    running = about.get("status") == "running"
     points, below = curve_of(history)
     trained = [step for mode, step in files if mode == "train"]
 
@@ -74,11 +72,7 @@ def render_run(
     panels += _section("Costs", card.get("spent", {}))
     panels += _section("Settings", card.get("settings", {}))
     panels += _section("Versions", card.get("versions", {}))
-    heading = html.escape(name)
-    ending = f"The run goes on; this page is loaded again every {_RELOAD_SECONDS} seconds." if running else ""
-    reload = f'<meta http-equiv="refresh" content="{_RELOAD_SECONDS}">' if running else ""
-    marks = {"reload": reload, "title": heading, "heading": heading, "panels": "\n".join(panels), "ending": ending}
-    return fill("curve.html", marks)
+    return plain_page(name, panels, running=about.get("status") == "running")
 
 
 def _facts(about: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> str:
