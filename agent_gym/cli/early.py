@@ -18,8 +18,8 @@ from tempfile import TemporaryFile
 from typing import Any, get_args, get_type_hints
 
 from agent_gym.cli.engine import check_folder
-from agent_gym.cli.flags import TRAINING, mapping, preset_file
-from agent_gym.cli.parser import nearest, read_yaml, take_option, with_underscores
+from agent_gym.cli.flags import TRAINING, mapping, preset_file, split_command
+from agent_gym.cli.parser import nearest, read_yaml
 from agent_gym.errors import ConfigError, writing
 from agent_gym.installed import install_command
 from agent_gym.registry import check_env_id
@@ -45,11 +45,7 @@ def check_early(command: str, argv: Sequence[str]) -> dict[str, Any]:
         ConfigError: for an unknown flag or key, an unknown environment, a folder that is no model or cannot be written,
             a tracker that is not installed, or a value of a setting that no run can have.
     """
-    arguments = with_underscores(argv)
-    if arguments and not arguments[0].startswith("-"):
-        arguments.insert(0, "--env_id")
-    preset, arguments = take_option(arguments, "--accelerate_config")
-    path, arguments = take_option(arguments, "--config")
+    preset, path, arguments = split_command(argv)
     content = {} if path is None else read_yaml(path)
     words = dict(_words(arguments))
     known = _known_flags(command)
@@ -62,9 +58,7 @@ def check_early(command: str, argv: Sequence[str]) -> dict[str, Any]:
         preset_file(str(preset))
     _check_environment(given)
     if not given.get("tiny"):
-        if not given.get("model_name_or_path"):
-            raise ConfigError("which model? give --model_name_or_path with a folder or hub id")
-        check_folder(str(given["model_name_or_path"]))
+        check_folder(str(given.get("model_name_or_path") or ""))
     _check_numbers(given)
     if given.get("output_dir"):
         check_writable(str(given["output_dir"]))

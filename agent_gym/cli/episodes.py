@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from agent_gym.cli.engine import SCRIPTS, Player, build, build_endpoint, find_players, scripted
+from agent_gym.cli.engine import SCRIPTS, Player, find_players, open_model, scripted
 from agent_gym.cli.gateway import add_agent, use_agent
 from agent_gym.cli.parser import Parser, nearest, positive, read_settings
 from agent_gym.errors import AgentGymError, ConfigError
@@ -222,10 +222,8 @@ def _open_runner(arguments: argparse.Namespace, limits: Limits, env_id: str, eng
         # A name at an endpoint is no folder or hub id.
         model = arguments.tokenizer or (None if arguments.endpoint else arguments.model)
         tokenizer, policy = scripted(model, env_id, arguments.env_kwargs, SCRIPTS[engine])
-    elif arguments.endpoint:
-        tokenizer, policy = build_endpoint(arguments, env_id, budget.max_tokens, arguments.concurrency)
     else:
-        tokenizer, policy = build(arguments.model, arguments.engine, context=budget.max_tokens, seed=arguments.seed)
+        tokenizer, policy = open_model(arguments, env_id, budget.max_tokens)
     runner = Runner(
         policy,
         tokenizer,

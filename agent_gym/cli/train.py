@@ -37,9 +37,10 @@ from agent_gym.cli.flags import (
     layout,
     mapping,
     preset_file,
+    split_command,
 )
 from agent_gym.cli.gateway import use_agent
-from agent_gym.cli.parser import as_text, nearest, one_line, read_settings, read_yaml, take_option, with_underscores
+from agent_gym.cli.parser import as_text, nearest, one_line, read_settings, read_yaml
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
 from agent_gym.evaluate.cards import Meter
@@ -92,11 +93,7 @@ class TrainingParser(TrlParser):
             # TRL's default is bf16 everywhere, which transformers then refuses on a CPU; torch warns of pinned memory
             # at the beginning of each epoch; and a CPU lacks speed sooner than memory.
             self.set_defaults(bf16=False, dataloader_pin_memory=False, gradient_checkpointing=False)
-        arguments = with_underscores(argv)
-        if arguments and not arguments[0].startswith("-"):
-            arguments.insert(0, "--env_id")
-        preset, arguments = take_option(arguments, "--accelerate_config")
-        path, arguments = take_option(arguments, "--config")
+        preset, path, arguments = split_command(argv)
         launch: list[str] = []
         if path is not None:
             content = read_yaml(path)
@@ -282,8 +279,6 @@ def _resume_point(args: Any) -> str | bool | None:
 def _check_run(args: Any, model: ModelConfig | None) -> None:
     """Find what would end the run late: no model, a used folder, trackers, the optimizer."""
     if model is not None:
-        if model.model_name_or_path is None:
-            raise ConfigError("which model? give --model_name_or_path with a folder or hub id")
         check_folder(model.model_name_or_path)
     if _resume_point(args) is None and args.resume_from_checkpoint != "auto":
         refuse_used(args.output_dir)
