@@ -51,7 +51,8 @@ def check_early(command: str, argv: Sequence[str]) -> dict[str, Any]:
     known = _known_flags(command)
     for name in words if known else ():
         if name not in known:
-            raise ConfigError(f"{command}: unknown argument {'--' + name!r}; {nearest('--' + name, _dashed(known))}")
+            flags = sorted(f"--{one}" for one in known if not one.startswith("no_"))
+            raise ConfigError(f"{command}: unknown argument {'--' + name!r}; {nearest('--' + name, flags)}")
     given = {**content, **words}
     preset = preset or given.get("accelerate_config")
     if preset is not None:
@@ -98,10 +99,6 @@ def _known_flags(command: str) -> set[str]:
             # Those of accelerate have dashes or underscores; TRL's parser adds `no_` to switches that are on.
             found |= {flag.replace("-", "_") for flag in re.findall(r'"--([\w-]+)"', text)}
     return found | {f"no_{name}" for name in found}
-
-
-def _dashed(names: set[str]) -> list[str]:
-    return sorted(f"--{name}" for name in names if not name.startswith("no_"))
 
 
 def _check_environment(given: Mapping[str, Any]) -> None:

@@ -18,16 +18,7 @@ from agent_gym.evaluate.cards import describe_model, play
 from agent_gym.evaluate.panels import opened_env, read_panel
 from agent_gym.evaluate.report import details, table
 from agent_gym.judges.judge import ENGINE, Judge
-from agent_gym.rollout import (
-    CONTEXTS,
-    Budget,
-    Context,
-    EpisodeSpec,
-    Runner,
-    make_context,
-    tighten,
-    warn_of_expert,
-)
+from agent_gym.rollout import CONTEXTS, Budget, Context, EpisodeSpec, Runner, make_context, tighten, warn_of_expert
 
 Limits = tuple[Budget, Context]
 # Flags that decide what an episode is like: a file is continued under the same ones only.

@@ -28,7 +28,7 @@ COMMANDS = {
     "rollout": ("episodes:rollout", "let a model or the expert play, and write the trajectories"),
     "eval": ("episodes:evaluate", "measure how often a model succeeds, with 95% intervals"),
     "compare": ("compare:compare", "compare runs of eval on the same tasks, with paired tests"),
-    "leaderboard": ("leaderboard:leaderboard", "build a page from the cards of evaluations and runs"),
+    "leaderboard": ("compare:leaderboard", "build a page from the cards of evaluations and runs"),
     "calibrate": ("compare:calibrate", "hold a judge against known labels"),
     "rescore": ("compare:rescore", "score stored episodes again, without a model"),
     "sft": ("launch:sft", "train a model on the expert's episodes (supervised warm start)"),

@@ -10,7 +10,7 @@ import html
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,8 @@ def render_run(
     baseline = points[0] if points and points[0].step == 0 else None
     panels = [_facts(about, history), _episodes(files, address)]
     panels += curve_panels(points, below=below, baseline=baseline, evaluated=of_evaluation, trained=of_training)
-    latest = {key: value for key, value in _last(history).items() if key.startswith(_LATEST)}
+    numbers = [(key, value) for log in history for key, value in log.items() if isinstance(value, int | float)]
+    latest = {key: value for key, value in numbers if key.startswith(_LATEST)}
     panels += _section("Last numbers", latest)
     panels += _section("Costs", card.get("spent", {}))
     panels += _section("Settings", card.get("settings", {}))
@@ -81,11 +82,6 @@ def _facts(about: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> st
     words = [f"{about['status']}, " if "status" in about else "", f"step {step}{of}"]
     command = shlex.join(["agent-gym", about["command"], *about["argv"]]) if "argv" in about else ""
     return f"<p>{html.escape(''.join(words))}</p>" + (f"<pre>{html.escape(command)}</pre>" if command else "")
-
-
-def _last(history: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the last value of each number."""
-    return {key: value for log in history for key, value in log.items() if isinstance(value, int | float)}
 
 
 def _episodes(files: Files, address: Callable[[str], str]) -> str:
