@@ -46,7 +46,7 @@ COMMANDS = {
     "view": ("view:view", "turn trajectories into one HTML page"),
     "figure": ("view:figure", "draw a speedrun over several seeds as one picture"),
     "new": ("new:new", "write an environment of your own to start from, also of questions or tools"),
-    "completion": ("completion:completion", "print a script that completes words in a shell"),
+    "completion": ("start:completion", "print a script that completes words in a shell"),
     "speedrun": ("start:speedrun", "all of it in minutes: tiny model, warm start, GRPO, results"),
 }
 

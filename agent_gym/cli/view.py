@@ -19,7 +19,7 @@ from agent_gym.errors import ConfigError, require, writing
 from agent_gym.rollout import read_trajectories
 from agent_gym.trainers.run_file import FILE, LOG, history, read
 from agent_gym.viewer import render_html
-from agent_gym.viewer.run import render_run, trajectory_files
+from agent_gym.viewer.curve import render_run, trajectory_files
 
 if TYPE_CHECKING:
     from agent_gym.serve.server import Server
