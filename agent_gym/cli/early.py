@@ -118,14 +118,11 @@ def _check_numbers(given: Mapping[str, Any]) -> None:
     hints, values = get_type_hints(_Own), dict[str, Any]()
     for name in given.keys() & hints.keys():
         kinds = (hints[name], *get_args(hints[name]))
-        # A text, or what cannot be converted, is left to the real parser.
-        for kind in (kind for kind in (int, float) if kind in kinds):
-            with suppress(TypeError, ValueError):
+        if kind := next((kind for kind in (int, float) if kind in kinds), None):
+            with suppress(TypeError, ValueError):  # what cannot be converted is left to the real parser
                 values[name] = kind(given[name])
-                break
-        else:
-            if not {int, float, bool}.intersection(kinds):
-                values[name] = given[name]
+        elif bool not in kinds:
+            values[name] = given[name]
     _Own(**values).check_settings()
     for name in ("learning_rate", "weight_decay", "warmup_ratio", "warmup_steps", "max_grad_norm"):
         number = 0.0
