@@ -12,8 +12,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from agent_gym.certify import CHECKS, Subject
-from agent_gym.certify.process import run_check
+from agent_gym.certify import CHECKS, Subject, run_check
 from agent_gym.contrib.reasoning_gym import data_sets
 
 ELSEWHERE = ("copies", "isolation", "model", "learnable")

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from toy_envs import every_id
 
-from agent_gym.certify import CHECKS, Record, certify
-from agent_gym.certify.process import run_check
+from agent_gym.certify import CHECKS, Record, certify, run_check
 from agent_gym.certify.record import Subject
 from agent_gym.cli.main import main
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agent_gym.cli.completion import _SCRIPTS
 from agent_gym.cli.main import COMMANDS, main
+from agent_gym.cli.start import _SCRIPTS
 
 
 @pytest.mark.parametrize(

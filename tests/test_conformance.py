@@ -23,8 +23,8 @@ from toy_envs import IDS, encoder_of, every_id, every_world
 
 import agent_gym
 from agent_gym import Sampled, TextEnv
+from agent_gym.certify import run_check
 from agent_gym.certify.fuzz import HOSTILE, aimed
-from agent_gym.certify.process import run_check
 from agent_gym.certify.record import Subject
 from agent_gym.formats.react import ReActParser
 from agent_gym.formats.tags import TagParser

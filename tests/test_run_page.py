@@ -18,7 +18,7 @@ pytest.importorskip("trl")
 
 from trainer_tools import ENV, make_trainer  # noqa: E402
 
-from agent_gym.cli import run_page  # noqa: E402
+from agent_gym.cli import view  # noqa: E402
 from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.examples.dashboard import watch  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
@@ -67,7 +67,7 @@ def test_the_page_leads_from_each_point_to_its_episodes(run: Path, capsys: Any) 
 
 
 def test_it_is_served_while_the_run_goes_on(run: Path) -> None:
-    with run_page.page_server(run, "mine", 0) as server:
+    with view.page_server(run, "mine", 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
 
         def get(path: str, **headers: str) -> str:
@@ -86,7 +86,7 @@ def test_it_is_served_while_the_run_goes_on(run: Path) -> None:
 def test_what_is_no_run_cannot_be_served(run: Path, capsys: Any) -> None:
     assert main(["view", str(run / "trajectories" / "eval_000000_0.jsonl"), "--web"]) == 2
     assert "name a run's folder" in capsys.readouterr().err
-    with run_page.page_server(run, None, 0) as taken:
+    with view.page_server(run, None, 0) as taken:
         assert main(["view", str(run), "--web", "--port", str(taken.address[1])]) == 2
     assert "choose another port" in capsys.readouterr().err
 

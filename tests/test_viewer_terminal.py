@@ -12,8 +12,8 @@ import pytest
 from cli_tools import at_a_terminal, complaint
 from rollout_tools import expert, roll
 
-from agent_gym.cli.files import _played_together
 from agent_gym.cli.main import main
+from agent_gym.cli.view import _played_together
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
 from agent_gym.rollout import read_trajectories, to_record, write_trajectories

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from agent_gym.certify.attacks import CONSTANT, PLAYERS
 from agent_gym.certify.record import Record
 from agent_gym.evaluate.report import align
-from agent_gym.viewer.page import fill
+from agent_gym.viewer.page import plain_page
 
 _COLORS = {"pass": "#1d7f45", "fail": "#c0392b"}
 
@@ -52,12 +52,8 @@ def page(env_id: str, records: Sequence[Record]) -> str:
         ]
     head = "<h2>Who plays</h2>\n<pre>{}</pre>"
     parts += [head.format(html.escape(_players(records)))] if baselines(records) else []
-    title, heading = f"Certificate of {env_id}", f"{env_id}: {verdict(records)}"
-    marks = {"reload": "", "title": html.escape(title), "heading": html.escape(heading), "panels": "\n".join(parts)}
-    marks["ending"] = (
-        "Made by agent-gym certify. docs/certify.md says what each check means, and what none of them sees."
-    )
-    return fill("curve.html", marks)
+    ending = "Made by agent-gym certify. docs/certify.md says what each check means, and what none of them sees."
+    return plain_page(f"Certificate of {env_id}", parts, ending, heading=f"{env_id}: {verdict(records)}")
 
 
 def _folded(name: str, lines: Sequence[str]) -> str:

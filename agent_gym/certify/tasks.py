@@ -1,15 +1,23 @@
-"""Are its tasks what they seem: gold answers that can be read off, splits that overlap, tasks that cannot be solved."""
+"""Are its tasks what they seem: answers that can be read off, splits that overlap; and how hard they are.
+
+For how a model fares, `agent-gym`'s own commands run in a process of their own: what they print is what a user gets.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import subprocess
+import sys
+import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from agent_gym.certify.record import LEAK, OVERLAP, SOLVED, Record, SkippedCheck, Subject, judged, outcome
+from agent_gym.certify.record import LEAK, LEARNED, OVERLAP, SOLVED, Record, SkippedCheck, Subject, judged, outcome
 from agent_gym.chat import text_of
 from agent_gym.images import images_of
 from agent_gym.testing import expert_turns, leaves, policy_texts
@@ -198,3 +206,40 @@ def solvable(subject: Subject) -> Record:
         numbers[f"solved in {split}"] = share = 1 - len(lost) / len(tasks)
         problems += [f"the expert does not solve {split}/{index}" for index in lost] if share < SOLVED else []
     return judged("solvable", "the expert solves the tasks of every split", problems, numbers)
+
+
+def model(subject: Subject) -> Record:
+    """The success of a model that was not trained for the task, greedy, on held-out tasks."""
+    if subject.model is None:
+        raise SkippedCheck("no model was named: --model smollm2, after agent-gym prepare smollm2, or any other")
+    split = subject.held_out
+    number = len(subject.some(split, 100, 20))
+    arguments = ["--model", subject.model, "--episodes", str(number), "--split", split, "--json"]
+    (found,) = json.loads(_agent_gym(subject, ["eval", subject.env_id, *arguments]))["results"]
+    numbers = {name: found["measures"][name]["value"] for name in ("episode/success", "reward")}
+    text = f"{subject.model} solves {numbers['episode/success']:.0%} of {number} tasks of {split}, untrained"
+    return judged("model", text, [], {**numbers, "tasks": float(number)})
+
+
+def learnable(subject: Subject) -> Record:
+    """Imitation and GRPO with the tiny model of `agent-gym speedrun --env`: success before and after RL."""
+    if not subject.learn:
+        raise SkippedCheck("it was not asked for: --learn, some minutes of training")
+    with tempfile.TemporaryDirectory() as folder:
+        _agent_gym(subject, ["speedrun", "--env", subject.env_id, "--output_dir", folder])
+        rows = json.loads((Path(folder) / "results.json").read_text(encoding="utf-8"))["results"]
+    greedy = [row for row in rows if row["decoding"] == "greedy"]
+    before, after = greedy[-2]["success"], greedy[-1]["success"]
+    text = f"GRPO leads the tiny model from {before:.0%} to {after:.0%}"
+    flat = after < min(before + LEARNED, 1 - LEARNED)
+    return judged("learnable", text, [text] if flat else [], {"before": before, "after": after})
+
+
+def _agent_gym(subject: Subject, arguments: Sequence[str]) -> str:
+    command = [sys.executable, "-m", "agent_gym", *arguments, "--env_kwargs", json.dumps(subject.env_kwargs)]
+    subject.beat(" ".join(command[2:]))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"exit code {done.returncode}: {done.stderr.strip().rpartition(chr(10))[2]}")
+    return done.stdout

@@ -1,1 +1,1 @@
-"""The command line `agent-gym`: one module per command, each with `main(argv) -> exit code`."""
+"""The command line `agent-gym`: a function per command, from its arguments to the exit code; main.py lists them."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -59,9 +60,7 @@ def plan_text(command: str, parsed: Sequence[Any], datasets: Sequence[Any], laun
     lines.append(("processes", f"accelerate launch {' '.join(launch)}" if launch else "1, this one"))
     if command != "sft":
         train, evaluated = datasets
-        sources = {name: 0 for name in train["env_id"]}
-        for name in train["env_id"]:
-            sources[name] += 1
+        sources = Counter(train["env_id"])
         lines.append(("tasks", ", ".join(f"{count:,} of {name}" for name, count in sources.items())))
         each, group = args.generation_batch_size, args.num_generations
         used = f"trained on in {args.rollout_steps:g} optimizer steps"

@@ -18,8 +18,8 @@ from tempfile import TemporaryFile
 from typing import Any, get_args, get_type_hints
 
 from agent_gym.cli.engine import check_folder
-from agent_gym.cli.flags import TRAINING, mapping, preset_file
-from agent_gym.cli.parser import nearest, read_yaml, take_option, with_underscores
+from agent_gym.cli.flags import TRAINING, mapping, preset_file, split_command
+from agent_gym.cli.parser import nearest, read_yaml
 from agent_gym.errors import ConfigError, writing
 from agent_gym.installed import install_command
 from agent_gym.registry import check_env_id
@@ -45,26 +45,21 @@ def check_early(command: str, argv: Sequence[str]) -> dict[str, Any]:
         ConfigError: for an unknown flag or key, an unknown environment, a folder that is no model or cannot be written,
             a tracker that is not installed, or a value of a setting that no run can have.
     """
-    arguments = with_underscores(argv)
-    if arguments and not arguments[0].startswith("-"):
-        arguments.insert(0, "--env_id")
-    preset, arguments = take_option(arguments, "--accelerate_config")
-    path, arguments = take_option(arguments, "--config")
+    preset, path, arguments = split_command(argv)
     content = {} if path is None else read_yaml(path)
     words = dict(_words(arguments))
     known = _known_flags(command)
     for name in words if known else ():
         if name not in known:
-            raise ConfigError(f"{command}: unknown argument {'--' + name!r}; {nearest('--' + name, _dashed(known))}")
+            flags = sorted(f"--{one}" for one in known if not one.startswith("no_"))
+            raise ConfigError(f"{command}: unknown argument {'--' + name!r}; {nearest('--' + name, flags)}")
     given = {**content, **words}
     preset = preset or given.get("accelerate_config")
     if preset is not None:
         preset_file(str(preset))
     _check_environment(given)
     if not given.get("tiny"):
-        if not given.get("model_name_or_path"):
-            raise ConfigError("which model? give --model_name_or_path with a folder or hub id")
-        check_folder(str(given["model_name_or_path"]))
+        check_folder(str(given.get("model_name_or_path") or ""))
     _check_numbers(given)
     if given.get("output_dir"):
         check_writable(str(given["output_dir"]))
@@ -106,10 +101,6 @@ def _known_flags(command: str) -> set[str]:
     return found | {f"no_{name}" for name in found}
 
 
-def _dashed(names: set[str]) -> list[str]:
-    return sorted(f"--{name}" for name in names if not name.startswith("no_"))
-
-
 def _check_environment(given: Mapping[str, Any]) -> None:
     env_id = given.get("env_id")
     if not env_id and not any(given.get(name) for name in ("agent", "agent_command", "tasks")):
@@ -127,14 +118,11 @@ def _check_numbers(given: Mapping[str, Any]) -> None:
     hints, values = get_type_hints(_Own), dict[str, Any]()
     for name in given.keys() & hints.keys():
         kinds = (hints[name], *get_args(hints[name]))
-        # A text, or what cannot be converted, is left to the real parser.
-        for kind in (kind for kind in (int, float) if kind in kinds):
-            with suppress(TypeError, ValueError):
+        if kind := next((kind for kind in (int, float) if kind in kinds), None):
+            with suppress(TypeError, ValueError):  # what cannot be converted is left to the real parser
                 values[name] = kind(given[name])
-                break
-        else:
-            if not {int, float, bool}.intersection(kinds):
-                values[name] = given[name]
+        elif bool not in kinds:
+            values[name] = given[name]
     _Own(**values).check_settings()
     for name in ("learning_rate", "weight_decay", "warmup_ratio", "warmup_steps", "max_grad_norm"):
         number = 0.0

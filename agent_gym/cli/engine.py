@@ -124,8 +124,10 @@ def load_tokenizer(model: str) -> Any:
         return transformers.AutoTokenizer.from_pretrained(model) if _is_adapter(model) else load_encoder(model)
 
 
-def check_folder(model: str) -> None:
-    """Refuse a model that is written like a path and is not a model folder; hub ids are left to the hub client."""
+def check_folder(model: str | None) -> None:
+    """Refuse no model, and what is written like a path and is no model folder; hub ids are left to the hub client."""
+    if not model:
+        raise ConfigError("which model? give --model_name_or_path with a folder or hub id")
     path = Path(model_source(model)).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file() and not _is_adapter(model):
@@ -194,14 +196,21 @@ def _loading(model: str) -> Iterator[None]:
         raise ConfigError(f"cannot load {what}; without the hub there is: agent-gym prepare smollm2") from error
 
 
-def build_endpoint(arguments: argparse.Namespace, env_id: str, context: int, concurrency: int) -> tuple[Any, Policy]:
+def open_model(arguments: argparse.Namespace, env_id: str, context: int) -> tuple[Any, Policy]:
+    """Return tokenizer and policy of what `--endpoint` or `--model` names; `context` in tokens is its longest one."""
+    if arguments.endpoint:
+        return _build_endpoint(arguments, env_id, context)
+    return build(arguments.model, arguments.engine, context=context, seed=arguments.seed)
+
+
+def _build_endpoint(arguments: argparse.Namespace, env_id: str, context: int) -> tuple[Any, Policy]:
     """Make a policy of the model server at `--endpoint`, and return its tokenizer and the policy.
 
     `--model` is its name there, None for the only one; without `--tokenizer` a vLLM server names the model's source.
     """
     from agent_gym.policies.openai import OpenAIPolicy, find_model, gives_token_ids
 
-    url, source = arguments.endpoint, arguments.tokenizer
+    url, source, concurrency = arguments.endpoint, arguments.tokenizer, arguments.concurrency
     card = find_model(url, arguments.model)
     name = str(card["id"])
     if source is None and card.get("owned_by") == "vllm":

@@ -9,26 +9,16 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from agent_gym.cli.engine import SCRIPTS, Player, build, build_endpoint, find_players, scripted
+from agent_gym.cli.engine import SCRIPTS, Player, find_players, open_model, scripted
 from agent_gym.cli.gateway import add_agent, use_agent
-from agent_gym.cli.judge import read_judge
-from agent_gym.cli.parser import Parser, nearest, positive
+from agent_gym.cli.parser import Parser, nearest, positive, read_settings
 from agent_gym.errors import AgentGymError, ConfigError
 from agent_gym.evaluate import EpisodeFile, EvalResult, make_specs
 from agent_gym.evaluate.cards import describe_model, play
 from agent_gym.evaluate.panels import opened_env, read_panel
 from agent_gym.evaluate.report import details, table
-from agent_gym.judges.judge import ENGINE
-from agent_gym.rollout import (
-    CONTEXTS,
-    Budget,
-    Context,
-    EpisodeSpec,
-    Runner,
-    make_context,
-    tighten,
-    warn_of_expert,
-)
+from agent_gym.judges.judge import ENGINE, Judge
+from agent_gym.rollout import CONTEXTS, Budget, Context, EpisodeSpec, Runner, make_context, tighten, warn_of_expert
 
 Limits = tuple[Budget, Context]
 # Flags that decide what an episode is like: a file is continued under the same ones only.
@@ -159,7 +149,7 @@ def _read_judge(arguments: argparse.Namespace, attempts: int) -> None:
     """Put the judge into the place of its file."""
     if arguments.judge is None:
         return
-    arguments.judge = judge = read_judge(arguments.judge)
+    arguments.judge = judge = Judge.of(read_settings(arguments.judge))
     if judge.kind.compares and (attempts < 2 or arguments.resume):
         why = "does not go with --resume" if arguments.resume else "needs at least two of each"
         raise ConfigError(f"the judge compares the attempts at a task, and {why}")
@@ -223,10 +213,8 @@ def _open_runner(arguments: argparse.Namespace, limits: Limits, env_id: str, eng
         # A name at an endpoint is no folder or hub id.
         model = arguments.tokenizer or (None if arguments.endpoint else arguments.model)
         tokenizer, policy = scripted(model, env_id, arguments.env_kwargs, SCRIPTS[engine])
-    elif arguments.endpoint:
-        tokenizer, policy = build_endpoint(arguments, env_id, budget.max_tokens, arguments.concurrency)
     else:
-        tokenizer, policy = build(arguments.model, arguments.engine, context=budget.max_tokens, seed=arguments.seed)
+        tokenizer, policy = open_model(arguments, env_id, budget.max_tokens)
     runner = Runner(
         policy,
         tokenizer,

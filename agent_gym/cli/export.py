@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent_gym.cli.files import read_files
 from agent_gym.cli.parser import Parser, announce, check_output, positive, run_kind
+from agent_gym.cli.view import read_files
 from agent_gym.errors import ConfigError, require, writing
 from agent_gym.evaluate.panels import SIZES, Panel, canonical, look, write_panels
 

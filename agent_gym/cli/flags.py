@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
-from agent_gym.cli.parser import as_text, json_object
+from agent_gym.cli.parser import as_text, json_object, take_option, with_underscores
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.settings import GROUPS, AgentSettings, CriticSettings, choices
 
@@ -150,6 +150,16 @@ TRAINING = {
 }
 
 
+def split_command(argv: Sequence[str]) -> tuple[str | None, str | None, list[str]]:
+    """Part a command line: `--accelerate_config`, `--config`, and the rest, where a first word is the environment."""
+    arguments = with_underscores(argv)
+    if arguments and not arguments[0].startswith("-"):
+        arguments.insert(0, "--env_id")
+    preset, arguments = take_option(arguments, "--accelerate_config")
+    path, arguments = take_option(arguments, "--config")
+    return preset, path, arguments
+
+
 def layout(name: str) -> dict[str, Any]:
     """Return what both parsers of a command, of the help and of the command line, are made with."""
     # The usage that argparse would write lists two hundred flags before the description of the command.
@@ -180,7 +190,7 @@ def help_text(name: str, argv: Sequence[str]) -> str:
     asked = words[-1] if words and argv[-1] == words[-1] and argv[-2:-1] in (["-h"], ["--help"]) else None
     if asked == "settings":
         return short_help(name)
-    groups = _groups(name)
+    groups, common = _groups(name), _common(name)
     if asked is not None:
         if asked not in groups:
             raise ConfigError(f"{name} --help: no group {asked!r}; known: {', '.join(groups)}, settings")
@@ -188,18 +198,22 @@ def help_text(name: str, argv: Sequence[str]) -> str:
         parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
         _show(parser, GROUPS[asked], groups[asked])
         return parser.format_help().lstrip()
-    common = [one for one in COMMON if one in _FIRST and (groups or one not in _RL_ONLY)]
-    rows = {f"--{one} {COMMON[one][0]}": COMMON[one][1] for one in common} | SWITCHES
+    rows = {f"--{one} {metavar}": text for one, (metavar, text) in common.items() if one in _FIRST} | SWITCHES
     lines = [f"usage: {layout(name)['usage']}", "", TRAINING[name].summary, ""]
     lines += [f"  {flag:<33}  {text}" for flag, text in rows.items()]
     named = {"the environment": [one.name for one in dataclasses.fields(TRAINING[name].arguments)]}
-    named["TRL's for every run"] = [one for one in COMMON if one not in _FIRST and (groups or one not in _RL_ONLY)]
+    named["TRL's for every run"] = [one for one in common if one not in _FIRST]
     named |= {f"{GROUPS[key]} (--help {key})": [one.name for _, one in own] for key, own in groups.items()}
     lines.append("")
     for title, names in named.items():
         lines += [f"{title}:", *textwrap.wrap(", ".join(names), 110, initial_indent="  ", subsequent_indent="  ")]
     more = "this, or a group explained; settings explains all of these, --help-all the rest of TRL's"
     return "\n".join([*lines, "", f"  {'-h, --help [GROUP]':<33}  {more}", ""])
+
+
+def _common(name: str) -> dict[str, Sequence[str]]:
+    """Return those of `COMMON` that a command has."""
+    return {one: shown for one, shown in COMMON.items() if name != "sft" or one not in _RL_ONLY}
 
 
 def _groups(name: str) -> dict[str, list[tuple[type, dataclasses.Field[Any]]]]:
@@ -214,14 +228,14 @@ def short_help(name: str) -> str:
     parser = argparse.ArgumentParser(
         **layout(name), formatter_class=argparse.ArgumentDefaultsHelpFormatter, argument_default=argparse.SUPPRESS
     )
-    command = TRAINING[name]
-    own = {one.name: (kind, one) for kind in command.own for one in dataclasses.fields(kind)}
-    _show(parser, "what to train on", [(command.arguments, one) for one in dataclasses.fields(command.arguments)])
+    arguments, groups = TRAINING[name].arguments, _groups(name)
+    _show(parser, "what to train on", [(arguments, one) for one in dataclasses.fields(arguments)])
     group = parser.add_argument_group("TRL's settings that every run needs (--help-all shows the others)")
-    for common, (metavar, text) in COMMON.items():
-        if common not in own and (own or common not in _RL_ONLY):
+    own = {one.name for settings in groups.values() for _, one in settings}
+    for common, (metavar, text) in _common(name).items():
+        if common not in own:
             group.add_argument(f"--{common}", metavar=metavar, help=text)
-    for key, settings in _groups(name).items():
+    for key, settings in groups.items():
         _show(parser, GROUPS[key], settings)
     add_launcher(parser)
     return parser.format_help()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
-from agent_gym.cli.engine import build, build_endpoint
+from agent_gym.cli.engine import open_model
 from agent_gym.cli.parser import Parser, check_output, positive
 from agent_gym.errors import ConfigError
 from agent_gym.gateway import ENV_ID, agent_env
@@ -37,6 +37,7 @@ def gateway(argv: Sequence[str]) -> int:
     usual = Budget(max_turn_tokens=1024, max_tokens=8192)
     flag("--max_turn_tokens N", "tokens sampled per answer", type=int, default=usual.max_turn_tokens)
     flag("--max_tokens N", "tokens of a conversation, prompt included", type=int, default=usual.max_tokens)
+    parser.set_defaults(env_kwargs={})
     arguments = parser.parse(argv)
     if not arguments.model and not arguments.endpoint:
         raise ConfigError(
@@ -49,11 +50,7 @@ def gateway(argv: Sequence[str]) -> int:
     budget = Budget(arguments.max_turn_tokens, arguments.max_tokens)
     listener = bind(arguments.host, arguments.port)
     with until_stopped(), listener:
-        if arguments.endpoint:
-            arguments.env_kwargs = {}
-            tokenizer, policy = build_endpoint(arguments, ENV_ID, budget.max_tokens, arguments.concurrency)
-        else:
-            tokenizer, policy = build(arguments.model, arguments.engine, context=budget.max_tokens, seed=arguments.seed)
+        tokenizer, policy = open_model(arguments, ENV_ID, budget.max_tokens)
         # Nobody shall wait until all others have asked something.
         policy.continuous = True
         with closing(policy), closing(Runner(policy, tokenizer, budget, max_live=_LIVE)) as runner:

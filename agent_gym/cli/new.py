@@ -18,8 +18,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from runpy import run_path
 from string import Template
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -111,15 +111,13 @@ def _load(path: Path) -> dict[str, Tool]:
         raise ConfigError(f"new: --tools is {str(path)!r}; it takes a Python file")
     try:
         body = ast.parse(path.read_text(encoding="utf-8")).body
-        defined = [one.name for one in body if isinstance(one, ast.FunctionDef)]
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        module = importlib.util.module_from_spec(spec) if spec else ModuleType(path.stem)
-        spec.loader.exec_module(module)  # type: ignore[union-attr]  # a file that was read has a loader
+        defined = [one.name for one in body if isinstance(one, ast.FunctionDef) and not one.name.startswith("_")]
+        module = run_path(str(path))
     except OSError as error:
         raise ConfigError(f"new: cannot read {path}: {error.strerror}; --tools takes a Python file") from error
     except Exception as error:  # it is the user's code
         raise ConfigError(f"new: {path} cannot be imported: {described(error)}") from error
-    found: dict[str, Tool] = {name: tool(getattr(module, name)) for name in defined if not name.startswith("_")}
+    found: dict[str, Tool] = {name: tool(module[name]) for name in defined}
     if not found:
         raise ConfigError(f"new: {path} defines no public function; a tool is a typed function with a docstring")
     return found

@@ -9,6 +9,7 @@ import argparse
 import difflib
 import json
 import sys
+import tomllib
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -181,6 +182,16 @@ def read_yaml(path: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold `key: value` lines; it holds a {type(content).__name__}")
     return {str(key): value for key, value in content.items()}
+
+
+def read_settings(path: str) -> dict[str, Any]:
+    """Read a toml file, by its ending, or a yaml file."""
+    if not path.endswith(".toml"):
+        return read_yaml(path)
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
 
 
 def json_object(text: str | Mapping[str, Any]) -> dict[str, Any]:

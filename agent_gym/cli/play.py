@@ -183,6 +183,7 @@ def chat(argv: Sequence[str]) -> int:
     flag = parser.group("where")
     flag("--web", "serve a web page to this machine instead", action="store_true")
     flag("--port", "its port; 0 takes a free one", type=int, default=8070)
+    parser.set_defaults(concurrency=1)
     arguments = parser.parse(argv)
     if not (arguments.model or arguments.endpoint):
         raise ConfigError("who answers? give --model with a folder or hub id, or --endpoint with a server's address")
@@ -200,7 +201,7 @@ def chat(argv: Sequence[str]) -> int:
 
 @contextmanager
 def _conversation(arguments: Namespace) -> Iterator[Conversation]:
-    from agent_gym.cli.engine import build, build_endpoint
+    from agent_gym.cli.engine import open_model
     from agent_gym.rollout import EpisodeSpec
     from agent_gym.serve.conversation import Conversation, Limits
 
@@ -209,10 +210,7 @@ def _conversation(arguments: Namespace) -> Iterator[Conversation]:
     spec = EpisodeSpec(env_id, env_kwargs, seed=seed, split=arguments.split, index=arguments.index)
     # Before a model is loaded: the mistakes in these arguments are cheap to find.
     make_env(env_id, env_kwargs).close()
-    if arguments.endpoint:
-        tokenizer, policy = build_endpoint(arguments, env_id, limits.tokens, concurrency=1)
-    else:
-        tokenizer, policy = build(arguments.model, arguments.engine, context=limits.tokens, seed=seed)
+    tokenizer, policy = open_model(arguments, env_id, limits.tokens)
     env = make_env(env_id, env_kwargs, tokenizer)
     try:
         yield Conversation(env, policy, tokenizer, spec, limits, temperature=arguments.temperature)

@@ -37,16 +37,17 @@ from agent_gym.cli.flags import (
     layout,
     mapping,
     preset_file,
+    split_command,
 )
 from agent_gym.cli.gateway import use_agent
-from agent_gym.cli.judge import read_judge
-from agent_gym.cli.parser import as_text, nearest, one_line, read_yaml, take_option, with_underscores
+from agent_gym.cli.parser import as_text, nearest, one_line, read_settings, read_yaml
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
 from agent_gym.evaluate.cards import Meter
 from agent_gym.examples.dashboard import reporters, watch
 from agent_gym.examples.tiny import make_tiny_model, make_tiny_vision_model
 from agent_gym.installed import install_command
+from agent_gym.judges import Judge
 from agent_gym.rollout import Episode
 from agent_gym.rollout.env_threads import shows_images
 from agent_gym.trainers.checkpoints import refuse_used, way_on
@@ -92,11 +93,7 @@ class TrainingParser(TrlParser):
             # TRL's default is bf16 everywhere, which transformers then refuses on a CPU; torch warns of pinned memory
             # at the beginning of each epoch; and a CPU lacks speed sooner than memory.
             self.set_defaults(bf16=False, dataloader_pin_memory=False, gradient_checkpointing=False)
-        arguments = with_underscores(argv)
-        if arguments and not arguments[0].startswith("-"):
-            arguments.insert(0, "--env_id")
-        preset, arguments = take_option(arguments, "--accelerate_config")
-        path, arguments = take_option(arguments, "--config")
+        preset, path, arguments = split_command(argv)
         launch: list[str] = []
         if path is not None:
             content = read_yaml(path)
@@ -158,7 +155,7 @@ def _check_rl(critic: bool, env: RLArguments, args: Any, model: ModelConfig) -> 
             f"advantage_estimator {args.advantage_estimator!r} {why} a critic: use agent-gym {other}, or one of {mine}"
         )
     if env.judge is not None:
-        check_judge(read_judge(env.judge), args)
+        check_judge(Judge.of(read_settings(env.judge)), args)
     return task_datasets(env, args)
 
 
@@ -171,7 +168,7 @@ def _train_rl(trainer_name: str, env: RLArguments, args: Any, model: ModelConfig
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,
         processing_class=load_tokenizer(name),
-        judge=None if env.judge is None else read_judge(env.judge),
+        judge=None if env.judge is None else Judge.of(read_settings(env.judge)),
         **_use_model(args, model),
     )
     with _resume_hint(args), watch(trainer):
@@ -282,8 +279,6 @@ def _resume_point(args: Any) -> str | bool | None:
 def _check_run(args: Any, model: ModelConfig | None) -> None:
     """Find what would end the run late: no model, a used folder, trackers, the optimizer."""
     if model is not None:
-        if model.model_name_or_path is None:
-            raise ConfigError("which model? give --model_name_or_path with a folder or hub id")
         check_folder(model.model_name_or_path)
     if _resume_point(args) is None and args.resume_from_checkpoint != "auto":
         refuse_used(args.output_dir)

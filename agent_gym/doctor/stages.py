@@ -21,9 +21,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from agent_gym.doctor import Setting, SkippedStage, end
+import torch
+
+from agent_gym.doctor import Setting, SkippedStage, end, ranks
 from agent_gym.errors import RolloutError, described, require
 from agent_gym.installed import install_command
+from agent_gym.plan import RESERVED_SHARE, plan
 
 GIB = 2**30
 CONTEXT = 512
@@ -34,8 +37,6 @@ OFF = 0.01  # of the largest change of a weight, by which layouts may differ: su
 
 def machine(setting: Setting) -> dict[str, Any]:
     """Return versions, GPUs with their connections, and free memory."""
-    import torch
-
     from agent_gym.evaluate.cards import versions
 
     free = require("psutil", "train").virtual_memory().available
@@ -60,8 +61,6 @@ def check(holds: bool, otherwise: str) -> None:
 
 def with_engine(setting: Setting, lora: bool = False, **changes: Any) -> tuple[Any, dict[str, Any]]:
     """Train three steps with vLLM; return the trainer and how far logprobs were off, and check them."""
-    from agent_gym.doctor import ranks
-
     settings: dict[str, Any] = {"use_vllm": True, "learning_rate": 1e-4 if setting.gpus else 1e-2}
     if setting.gpus:
         settings |= {"bf16": True, "max_turn_tokens": 256, "vllm_gpu_memory_utilization": 0.3}
@@ -105,8 +104,6 @@ def engine_off(policy: Any, weights: dict[str, Any]) -> tuple[float, str]:
     On a CPU the engine keeps weights of layers in a form of its own, so that only the others can be compared; those of
     an engine in a process of its own cannot be read.
     """
-    import torch
-
     from agent_gym.policies import VLLMPolicy
 
     if not isinstance(policy, VLLMPolicy):
@@ -124,10 +121,8 @@ def engine_off(policy: Any, weights: dict[str, Any]) -> tuple[float, str]:
 
 def sleep(setting: Setting) -> dict[str, Any]:
     """Let an engine take weights, sample, sleep and wake many times, and look at the memory that is taken."""
-    import torch
     from transformers import AutoModelForCausalLM
 
-    from agent_gym.doctor import ranks
     from agent_gym.policies import Request, SamplingParams, VLLMPolicy
 
     process = require("psutil", "train").Process()
@@ -158,8 +153,6 @@ def layout(setting: Setting, kind: str) -> dict[str, Any]:
     """Train in one process, then in ranks of a layout, on the same episodes, and compare the weights."""
     from safetensors.torch import save_file
 
-    from agent_gym.doctor import ranks
-
     if kind.startswith("zero") and find_spec("deepspeed") is None:
         raise SkippedStage(f"DeepSpeed is not installed: {install_command('deepspeed')}")
     for name in ("full", "lora"):
@@ -178,8 +171,6 @@ def layout(setting: Setting, kind: str) -> dict[str, Any]:
 
 def in_ranks(setting: Setting, *words: str) -> list[dict[str, Any]]:
     """Run ranks to their end and return what each found; `RolloutError` if one of them failed."""
-    from agent_gym.doctor import ranks
-
     done = subprocess.run(ranks.command(setting, *words), env=environment(setting.gpus))
     check(done.returncode == 0, f"the ranks ended with {done.returncode}")
     results = [Path(setting.folder, f"rank-{rank}.json") for rank in range(setting.ranks)]
@@ -195,8 +186,6 @@ def environment(gpus: Sequence[str]) -> dict[str, str]:
 @contextmanager
 def serving(setting: Setting, model: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Yield the address of a model server, which may still be loading, and its process; it has the last GPU."""
-    from agent_gym.doctor import ranks
-
     port = ranks.free_port()
     words = [sys.executable, "-m", "agent_gym", "serve", "model", model, "--port", port, "--context", str(CONTEXT)]
     words += ["--", "--gpu-memory-utilization", "0.3"] if setting.gpus else ["--kv_cache_gib", "0.1"]
@@ -209,8 +198,6 @@ def serving(setting: Setting, model: str) -> Iterator[tuple[str, subprocess.Pope
 
 def server(setting: Setting) -> dict[str, Any]:
     """Train with a model server; return how fast it takes weights in each way, in GB per second."""
-    from agent_gym.doctor import ranks
-
     shape = ranks.large(setting)
     found: dict[str, Any] = {}
     # NCCL refuses two members on one GPU.
@@ -228,7 +215,6 @@ def server(setting: Setting) -> dict[str, Any]:
 
 def kill(setting: Setting) -> dict[str, Any]:
     """Kill a server that is sampling, and a rank that is training; return the seconds until it is reported."""
-    from agent_gym.doctor import ranks
     from agent_gym.policies import Request, SamplingParams, VLLMServerPolicy
 
     with serving(setting, ranks.model_folder(setting, ranks.TINY)) as (url, process):
@@ -260,16 +246,13 @@ def kill(setting: Setting) -> dict[str, Any]:
 
 def speed(setting: Setting, kind: str) -> dict[str, Any]:
     """Measure training with the engine on the same GPUs; the peak of memory is held against `plan`."""
-    from agent_gym.doctor import ranks
-    from agent_gym.plan import RESERVED_SHARE, plan
-
     if not setting.gpus and kind == "fsdp2":
         raise SkippedStage("there is no GPU whose memory could be measured")
     shape = ranks.large(setting)
     ranks.model_folder(setting, shape)
     found = in_ranks(setting, "race", kind)[0]
     if setting.gpus:
-        total = require("torch", "train").cuda.mem_get_info()[1]
+        total = torch.cuda.mem_get_info()[1]
         limits = {"episode_tokens": ranks.EPISODE, "micro_batch_tokens": ranks.MICRO_BATCH, "lora_rank": 16}
         planned = {one.config: one for one in reversed(plan(shape, len(setting.gpus), total, **limits))}
         one = planned["single" if len(setting.gpus) == 1 else kind]

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.errors import ConfigError
-from agent_gym.evaluate.panels import Panel
+from agent_gym.evaluate.panels import Panel, count_tasks, opened_env
 from agent_gym.evaluate.statistics import Measure, mean, pass_at_k, share, wilson_interval
 from agent_gym.evaluate.storage import EpisodeFile
 from agent_gym.registry import EnvLike, recipe
-from agent_gym.rollout import Episode, EpisodeSpec, Runner, derive_seed, failure_summary, make_env
-from agent_gym.rollout.env_threads import close_env
+from agent_gym.rollout import Episode, EpisodeSpec, Runner, derive_seed, failure_summary
 from agent_gym.rollout.episode import call_seconds, episode_values
 
 __all__ = [
@@ -93,15 +92,11 @@ def make_specs(
         panel.check(kwargs)
         split, indices, env_seed = panel.split, [index for index, *_ in panel.tasks], 0
     else:
-        env = make_env(env_id, kwargs)
-        tasks = env.get_wrapper_attr("tasks")
-        if split is None:
-            protocol = getattr(env.unwrapped, "protocol", None)
-            split = next(iter(tasks)) if len(tasks) == 1 else protocol.split if protocol else "test"
-        available = len(tasks[split]) if split in tasks else None
-        close_env(env)
-        if available is None:
-            raise ConfigError(f"unknown split {split!r}; {env_id} has: {', '.join(tasks)}; choose one by split")
+        with opened_env(env_id, kwargs) as env:
+            if split is None:
+                tasks, protocol = env.get_wrapper_attr("tasks"), getattr(env.unwrapped, "protocol", None)
+                split = next(iter(tasks)) if len(tasks) == 1 else protocol.split if protocol else "test"
+            available = count_tasks(env, split)
         episodes = available if episodes is None else episodes
         if episodes > available:
             raise ConfigError(f"{episodes} episodes asked for, but split {split!r} of {env_id} has {available} tasks")

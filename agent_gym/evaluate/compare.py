@@ -66,16 +66,14 @@ def read_runs(records: Iterable[Mapping[str, Any]], name: str) -> list[Run]:
 def with_cards(runs: Iterable[Run], file: str) -> list[Run]:
     """Give the runs of a file the cards beside it; one of more or fewer episodes is not theirs."""
     path = Path(file).with_suffix(CARDS)
-    cards = {(card_key(card), _ended(card)): card for card in read_cards(path)} if path.is_file() else {}
+    cards = {}
+    for card in read_cards(path) if path.is_file() else ():
+        cards[card_key(card), card["counts"]["played"] + card["counts"]["failed"]] = card
 
     def find(run: Run) -> Any:
         return cards.get(((run.policy, run.env_id), len(run.failed) + sum(map(len, run.tasks.values()))))
 
     return [replace(run, card=find(run)) for run in runs]
-
-
-def _ended(card: Mapping[str, Any]) -> int:
-    return card["counts"]["played"] + card["counts"]["failed"]
 
 
 def same_kind(a: Run, b: Run) -> bool:

@@ -123,6 +123,14 @@ def opened_env(env_id: str, env_kwargs: Mapping[str, Any]) -> Iterator[Any]:
         close_env(env)
 
 
+def count_tasks(env: Any, split: str) -> int:
+    """Return how many tasks a split has; `ConfigError` if there is no such split."""
+    tasks = env.get_wrapper_attr("tasks")
+    if split not in tasks:
+        raise ConfigError(f"unknown split {split!r}; {env.spec.id} has: {', '.join(tasks)}; choose one by split")
+    return len(tasks[split])
+
+
 def look(
     env_id: str, env_kwargs: Mapping[str, Any], split: str, indices: Iterable[int] | int | None = None
 ) -> Iterator[dict[str, Any]]:
@@ -135,12 +143,10 @@ def look(
         ConfigError: for an unknown environment, split or index.
     """
     with opened_env(env_id, env_kwargs) as env:
-        tasks = env.get_wrapper_attr("tasks")
-        if split not in tasks:
-            raise ConfigError(f"unknown split {split!r}; {env_id} has: {', '.join(tasks)}; choose one by split")
+        count = count_tasks(env, split)
         if indices is None or isinstance(indices, int):
-            n = indices or SIZES.get(split, len(tasks[split]))
-            indices = sorted(sorted(range(len(tasks[split])), key=derive_seed)[:n])
+            n = indices or SIZES.get(split, count)
+            indices = sorted(sorted(range(count), key=derive_seed)[:n])
         for index in indices:
             # Where the seed decides what is seen, it is the same whoever plays the panel.
             _, info = env.reset(seed=derive_seed(0, index), options={"split": split, "index": index})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import ssl
 import time
@@ -65,8 +64,9 @@ class JsonClient:
         """
         import httpx
 
-        body, repeats = json.dumps(content).encode(), 0
-        for tries in itertools.count(1):
+        body, tries, repeats = json.dumps(content).encode(), 0, 0
+        while True:
+            tries += 1
             try:
                 answer = self._send(body, timeout_s)
             except httpx.RequestError as error:
@@ -84,7 +84,6 @@ class JsonClient:
                     raise self.failure(f"the {self.server} {self.url} answered {reason}")
             if tries > 1:
                 time.sleep(min(_BACKOFF_S * 2 ** (tries - 1), _LONGEST_PAUSE_S))
-        raise AssertionError("the last try returns or raises")
 
     def _send(self, body: bytes, timeout_s: float) -> httpx.Response:
         import httpx

@@ -33,6 +33,8 @@ _KEPT_OF_STEPS = ("row", "reward", "reward_terms", "tool_calls", "error", "finis
 _RECORDED = {*_KEPT, "version", "spec", "messages", "tools", "steps", "rows", "images"}
 _PER_TOKEN = ("advantages", "values")
 
+_RELOAD_SECONDS = 10
+
 Records = Iterable[Mapping[str, Any]]
 
 
@@ -54,10 +56,29 @@ def render_html(records: Records | Mapping[str, Records], title: str = "Trajecto
         "data": data.replace("<", "\\u003c"),
         "script": script,
     }
-    return fill("viewer.html", parts)
+    return _fill("viewer.html", parts)
 
 
-def fill(name: str, parts: Mapping[str, str]) -> str:
+def plain_page(
+    title: str, panels: Iterable[str], ending: str = "", *, heading: str | None = None, running: bool = False
+) -> str:
+    """Return a page without a script, in the frame of curve.html; `panels` are HTML, all else is text.
+
+    While a run goes on, the page loads itself anew every few seconds, and says so at its end.
+    """
+    if running:
+        ending = f"The run goes on; this page is loaded again every {_RELOAD_SECONDS} seconds."
+    parts = {
+        "reload": f'<meta http-equiv="refresh" content="{_RELOAD_SECONDS}">' if running else "",
+        "title": html.escape(title),
+        "heading": html.escape(heading or title),
+        "panels": "\n".join(panels),
+        "ending": html.escape(ending),
+    }
+    return _fill("curve.html", parts)
+
+
+def _fill(name: str, parts: Mapping[str, str]) -> str:
     """Put parts into a template of this package, each once, at its mark `{{name}}`, in the order of the marks."""
     # One split, so that a part that happens to contain another part's mark is left alone.
     page, rest = "", _asset(name)

@@ -18,14 +18,7 @@ from rich.text import Text
 from agent_gym.chat import text_of
 from agent_gym.transcript import kind_of
 
-_STYLES = {
-    "system": "dim",
-    "user": "blue",
-    "tool": "yellow",
-    "policy": "green",
-    "world": "yellow",
-    "failed": "red",
-}
+_STYLES = {"system": "dim", "user": "blue", "tool": "yellow", "policy": "green", "world": "yellow", "failed": "red"}
 _OUTCOMES = {"solved": ("✓", "green"), "unsolved": ("✗", "red"), "failed": ("!", "yellow")}
 _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
 # The higher controls have none, nor have marks that turn the direction of writing around (U+202E and the like).

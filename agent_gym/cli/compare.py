@@ -1,0 +1,278 @@
+"""The commands that hold results against others: `compare`, `leaderboard`, `rescore`, and `calibrate` for judges."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from agent_gym.cli.parser import Parser, check_output, json_object, read_settings
+from agent_gym.cli.view import named, read_files
+from agent_gym.errors import ConfigError, writing
+from agent_gym.evaluate import summarize
+from agent_gym.evaluate.cards import differences, read_cards, terms
+from agent_gym.evaluate.compare import Run, read_runs, same_kind, with_cards
+from agent_gym.evaluate.compare import compare as compare_runs
+from agent_gym.evaluate.report import align, comparison_text, interval, number
+from agent_gym.evaluate.statistics import Measure
+from agent_gym.judges import Judge
+from agent_gym.rollout import Replay, from_record, make_env, play_again, to_record, write_trajectories
+from agent_gym.rollout.env_threads import close_env
+from agent_gym.viewer.page import plain_page
+
+_SHOWN = 10  # differences that `rescore` prints
+Cards = Sequence[Mapping[str, Any]]
+HEADER = ["policy", "success", "95% interval", "failed", "skipped", "read", "sampled", "CPU s", "GPU s", "cost"]
+_ENDING = (
+    "Only rows of one table are comparable. A bar is the success with its 95% interval over tasks. What failed by a "
+    "fault of the machinery is counted, and in no estimate."
+)
+
+
+def compare(argv: Sequence[str]) -> int:
+    """Compare runs on the tasks that they share: differences with 95% intervals and paired tests."""
+    parser = Parser("compare", compare.__doc__, config=False)
+    help_text = "trajectory files of `eval` or `rollout`; the first policy in the first file is what others are held to"
+    parser.flag("files FILE.jsonl", help_text, nargs="+")
+    parser.flag("--anyway", "also compare what by its cards is not comparable; the output says so", action="store_true")
+    parser.flag("--json", "print the comparisons as JSON", action="store_true")
+    arguments = parser.parse(argv)
+    pairs = list(_pairs(_read_runs(arguments.files)))
+    for a, b in pairs:
+        if (reasons := differences(a.card, b.card)) and not arguments.anyway:
+            cure = "--anyway compares them all the same"
+            raise ConfigError(f"{a.policy} and {b.policy} are not comparable: {'; '.join(reasons)}. {cure}")
+    found = [(a, b, compare_runs(a, b)) for a, b in pairs]
+    if not found:
+        raise ConfigError(
+            f"{', '.join(arguments.files)}: nothing to compare; it takes two policies, or two files, that played the "
+            "same environment"
+        )
+    if arguments.json:
+        rows = [
+            {"a": a.policy, "b": b.policy, "env_a": a.env_id, "env_b": b.env_id}
+            | {"not_comparable": differences(a.card, b.card), "card_a": bool(a.card), "card_b": bool(b.card)}
+            | dataclasses.asdict(comparison)
+            for a, b, comparison in found
+        ]
+        print(json.dumps(rows, indent=2))
+    else:
+        print("\n\n".join(comparison_text(a, b, comparison) for a, b, comparison in found))
+    return 0
+
+
+def _read_runs(files: Sequence[str]) -> list[Run]:
+    parts = [(name, with_cards(read_runs(read_files([file]), name), file)) for name, file in named(files)]
+    policies = [policy for _, part in parts for policy in {run.policy for run in part}]
+    # A policy that several files have is named with the file.
+    return [
+        dataclasses.replace(run, policy=f"{run.policy} in {name}") if policies.count(run.policy) > 1 else run
+        for name, part in parts
+        for run in part
+    ]
+
+
+def _pairs(runs: Sequence[Run]) -> Iterator[tuple[Run, Run]]:
+    """Pair each run with the first of its environment or, if it is the only one there, of a variant of it."""
+    for i, run in enumerate(runs):
+        before = [other for other in runs[:i] if same_kind(other, run)]
+        if before:
+            yield next((other for other in before if other.env_id == run.env_id), before[0]), run
+
+
+def leaderboard(argv: Sequence[str]) -> int:
+    """Build a page from the cards of evaluations and runs, with a table for each set of them that is comparable."""
+    parser = Parser("leaderboard", leaderboard.__doc__, config=False)
+    parser.flag("folder DIR", "folder with X.card.json of evaluations and card.json of runs, however deep")
+    parser.flag("--output FILE", "the page; default: DIR/leaderboard.html")
+    parser.flag("--title", "heading of the page", default="Leaderboard")
+    arguments = parser.parse(argv)
+    folder = Path(arguments.folder)
+    files = sorted({*folder.rglob("*.card.json"), *folder.rglob("card.json")})
+    if not files:
+        raise ConfigError(f"{folder} holds no cards; agent-gym eval --output and training runs write them")
+    output = Path(arguments.output or folder / "leaderboard.html")
+    check_output(str(output))
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for file in files:
+        name = str(file.relative_to(folder)).removesuffix(".card.json")
+        for card in read_cards(file):
+            key = json.dumps(terms(card), sort_keys=True)
+            model, policy = card.get("model") or {}, card["policy"]
+            if model.get("sha256"):  # a folder: where it was is nothing to others
+                policy = re.sub(rf"\S*/{re.escape(model['name'])}", model["name"], policy)
+            groups.setdefault(key, []).append({**card, "policy": f"{policy} ({name})"})
+    panels = [_panel(group) for group in groups.values()]
+    newest = dict(sorted((panel["name"], panel["version"]) for panel in panels))  # the last one of a name stays
+    tables = sorted((_heading(group, newest), _rows(group)) for group in groups.values())
+    sections = [_section(heading, rows) for (_, *heading), rows in tables]
+    with writing(output, "name another file with --output"):
+        output.write_text(plain_page(arguments.title, sections, _ENDING), encoding="utf-8")
+    for (_, *heading), rows in tables:
+        print("\n".join([*filter(None, heading), align([HEADER, *(cells for _, cells in rows)]), ""]))
+    print(output)
+    return 0
+
+
+def _panel(cards: Cards) -> Mapping[str, Any]:
+    return max((card["panel"] for card in cards), key=lambda panel: str(panel["name"]))  # one with a name, if any
+
+
+def _heading(cards: Cards, newest: Mapping[str, int]) -> tuple[Any, ...]:
+    """Return where a table stands, its title, its grade ("" if there is no newer panel), and what its cards share."""
+    panel, common = _panel(cards), terms(cards[0])
+    name, now, last = panel["name"], panel["version"], newest[panel["name"]]
+    what = f"panel {name}, version {now}" if name else f"no panel, split {panel['split']}"
+    grade = f"not comparable with version {last} of this panel" if name and now < last else ""
+    hashes = f"openings {panel['prompts_sha256'][:16]}, gold answers {panel['golds_sha256'][:16]}"
+    facts = [f"{key}: {json.dumps(common[key])}" for key in ("protocol", "reward weights", "arguments", "limits")]
+    place = panel["env_id"], not name, name, -now
+    return place, f"{panel['env_id']}, {what}", grade, f"{panel['tasks']} tasks, {hashes}", *facts
+
+
+def _rows(cards: Cards) -> list[tuple[Measure, list[str]]]:
+    """Return a row per card, the best first, each with its success."""
+    rows, name = [], "episode/success"
+    for card in cards:
+        success = Measure(**card["measures"].get(name, {"value": 0.0, "low": 0.0, "high": 1.0}))
+        counts = [card["counts"][key] for key in ("failed", "skipped")]
+        spent = [f"{n:,}" for n in card["tokens"].values()] + [f"{card['seconds'][key]:,.1f}" for key in ("cpu", "gpu")]
+        cost = "-" if card["cost"] is None else f"{card['cost']:.4g}"
+        shown = [number(name, success.value), interval(name, success), *map(str, counts)]
+        rows.append((success, [card["policy"], *shown, *spent, cost]))
+    return sorted(rows, key=lambda row: -row[0].value)
+
+
+def _section(heading: Sequence[str], rows: Sequence[tuple[Measure, Sequence[str]]]) -> str:
+    title, grade, *facts = map(html.escape, heading)
+    lines = [f"<section><h2>{title}</h2>", f'<p class="grade">{grade}</p>', *(f"<p>{fact}</p>" for fact in facts)]
+    lines.append("<table><thead><tr>" + "".join(f"<th>{name}</th>" for name in HEADER) + "</tr></thead><tbody>")
+    for success, (policy, *cells) in rows:
+        places = {"low": success.low, "value": success.value, "high": success.high}
+        style = ";".join(f"--{k}:{success.value if v is None else v:.3%}" for k, v in places.items())
+        first = f'<td>{html.escape(policy)}<i style="{style}"></i></td>'
+        others = (f'<td title="{name}">{html.escape(cell)}</td>' for name, cell in zip(HEADER[1:], cells, strict=True))
+        lines.append(f"<tr>{first}{''.join(others)}</tr>")
+    return "\n".join([*lines, "</tbody></table></section>"])
+
+
+def rescore(argv: Sequence[str]) -> int:
+    """Play the actions of stored episodes again, without a model, and score them.
+
+    Exit code 1 if the world answers otherwise than then or, where no other rewards were asked for, scores otherwise.
+    """
+    parser = Parser("rescore", rescore.__doc__)
+    parser.flag("file FILE.jsonl", "trajectories of `eval`, `rollout` or a training run")
+    parser.flag("--reward_weights JSON", "other weights of the reward's terms", type=json_object, default={})
+    parser.add_env_kwargs("other arguments of the environments, over those of the episodes")
+    parser.flag("--judge FILE", "let a judge score them, too, in place of what one has paid before")
+    parser.flag("--output FILE.jsonl", "write the episodes with their new scores")
+    parser.flag("--json", "print the outcome as JSON", action="store_true")
+    arguments = parser.parse(argv)
+    weights = {"reward_weights": arguments.reward_weights} if arguments.reward_weights else {}
+    changes = {**arguments.env_kwargs, **weights}
+    if arguments.output:
+        check_output(arguments.output)
+    judge = None if arguments.judge is None else Judge.of(read_settings(arguments.judge)).connect()
+    records = list(read_files([arguments.file]))
+    replays = list(_replay(records, changes))
+    if judge is not None:
+        judged = [from_record(replay.record) for replay in replays]
+        judge.rate(judged)
+        for replay, episode in zip(replays, judged, strict=True):
+            found = to_record(episode)
+            names = ("reward", "reward_terms", "steps", "failure", "failure_details")
+            replay.record |= {name: found[name] for name in names if name in found}
+    if arguments.output:
+        with writing(arguments.output):
+            write_trajectories(arguments.output, (replay.record for replay in replays))
+    then, now = (
+        summarize([from_record({**record, "rows": []}) for record in some])
+        for some in (records, (replay.record for replay in replays))
+    )
+    changed = [replay for replay in replays if replay.world or replay.scores]
+    world, scores = sum(bool(one.world) for one in changed), sum(bool(one.scores) for one in changed)
+    if arguments.json:
+        counts = {"episodes": len(replays), "world_differs": world, "scores_differ": scores}
+        differences = [
+            {"task_id": one.record["task_id"], "spec": one.record["spec"], "world": one.world, "scores": one.scores}
+            for one in changed
+        ]
+        print(json.dumps({**counts, "stored": then.metrics, "now": now.metrics, "differences": differences}, indent=2))
+    else:
+        print(f"{then.episodes} episodes played again, {then.failed} failed ones left as they are")
+        print(f"the world answers otherwise in {world} of them, the score is another in {scores}")
+        for one in changed[:_SHOWN]:
+            print(f"  {one.record['task_id']}: {(one.world or one.scores)[0][:200]}")
+        rows = [["measure", "stored", "now"]]
+        for name in {**then.measures, **now.measures}:
+            old, new = (result.measures[name].value if name in result.measures else 0.0 for result in (then, now))
+            if old != new and not name.endswith("/latency"):  # how long a tool takes is no score
+                rows.append([name, number(name, old), number(name, new)])
+        if len(rows) > 1:
+            print(align(rows))
+    return 1 if any(one.world or one.scores and not changes for one in changed) else 0
+
+
+def _replay(records: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]) -> Iterator[Replay]:
+    """Play the records again, in one environment per id and arguments."""
+    envs: dict[str, Any] = {}
+    with ExitStack() as stack:
+        for record in tqdm(records, desc="episodes", leave=False, file=sys.stderr):
+            if record["failure"] is not None:  # it broke off, and there is nothing to compare with
+                yield Replay(dict(record))
+                continue
+            spec = record["spec"]
+            kwargs = {**spec["env_kwargs"], **changes}
+            if "reward_weights" in changes:
+                stored = spec["env_kwargs"].get("reward_weights") or {}
+                kwargs["reward_weights"] = {**stored, **changes["reward_weights"]}
+            key = json.dumps([spec["env_id"], kwargs], sort_keys=True)
+            if key not in envs:
+                envs[key] = make_env(spec["env_id"], kwargs)
+                stack.callback(close_env, envs[key])
+            replay = play_again(record, envs[key])
+            replay.record["spec"] = {**spec, "env_kwargs": kwargs}
+            yield replay
+
+
+def calibrate(argv: Sequence[str]) -> int:
+    """Hold a judge against known labels: agreement, position bias, length bias and cost."""
+    from agent_gym.judges.calibrate import calibrate as measure
+    from agent_gym.judges.calibrate import read_labels
+
+    parser = Parser("calibrate", calibrate.__doc__, config=False)
+    parser.flag("judge JUDGE", "a yaml or toml file with a judge, as for --judge of other commands")
+    help_text = "episodes of `rollout` or `eval`, labelled by their success, or lines with messages and a label"
+    parser.flag("labels LABELS.jsonl", help_text)
+    parser.flag("--output FILE.json", "write the measures there, too")
+    arguments = parser.parse(argv)
+    if arguments.output:
+        check_output(arguments.output)
+    judge = Judge.of(read_settings(arguments.judge))
+    try:
+        lines = Path(arguments.labels).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {arguments.labels}: {error}") from error
+    labelled = read_labels(lines, arguments.labels)
+    found = measure(judge.connect(), labelled)
+    judge.close()
+    print(
+        f"{found.judge['kind']} by {found.judge['model']}: {found.labelled} episodes, {found.failed} without a verdict"
+    )
+    for reason in found.failures:
+        print(f"  {reason}")
+    print(align(found.rows()))
+    print("spent: " + ", ".join(f"{name} {value:g}" for name, value in found.spent.items()))
+    if arguments.output:
+        with writing(arguments.output):
+            Path(arguments.output).write_text(json.dumps(found.to_record(), indent=1) + "\n", encoding="utf-8")
+    return 0
