@@ -78,6 +78,20 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None) -> 
     return number
 
 
+def one_of(name: str, value: Any, allowed: Iterable[Any], more: str = "") -> Any:
+    """Return a setting that is one of some values; for another a `ConfigError` lists these, and then says `more`."""
+    known = [*allowed]
+    if value not in known:
+        raise ConfigError(f"{name} is {value!r:.80}; allowed: {', '.join(map(str, known))}{more}")
+    return value
+
+
+def check_style(env: Any, style: str, known: Iterable[str] = ("default", "direct")) -> None:
+    """Raise `ConfigError` unless the expert of an environment has a style."""
+    if style not in (known := [*known]):
+        raise ConfigError(f"the expert of {type(env).__name__} has no style {style!r}; known: {', '.join(known)}")
+
+
 def only_embedded(name: str, value: Any, data: Any) -> None:
     """Raise `ConfigError` if a setting of generated tasks was chosen for other data."""
     if value is not None and data != "embedded":

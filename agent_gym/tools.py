@@ -177,28 +177,29 @@ class Tool:
 
 
 class TextTool(Tool):
-    """A tool whose only argument is a text, `argument`; all calls of one turn are one batch.
-
-    `do` answers a text. A subclass that answers several at once defines `answer` instead.
-    """
+    """A tool whose only argument is a text, `argument`; `do` answers a text, or `do_all` all of one turn at once."""
 
     def __init__(
-        self, name: str, description: str, argument: str, about: str, do: Callable[[str], ToolResult] | None = None
+        self,
+        name: str,
+        description: str,
+        argument: str,
+        about: str,
+        do: Callable[[str], ToolResult] | None = None,
+        do_all: Callable[[Sequence[str]], list[ToolResult]] | None = None,
     ) -> None:
         properties = {argument: {"type": "string", "description": about}}
         super().__init__(name, description, {"type": "object", "properties": properties, "required": [argument]})
-        self.argument, self._do = argument, do
-
-    def answer(self, texts: Sequence[str]) -> list[ToolResult]:
-        """Answer all calls of a turn that are well-formed."""
-        if self._do is None:
-            raise TypeError(f"{type(self).__name__} has to define answer(texts), or be given do")
-        return [self._do(text) for text in texts]
+        self.argument, self._do, self._do_all = argument, do, do_all
 
     def run_batch(self, batch: Sequence[Mapping[str, Any]]) -> list[ToolResult]:
         fits = [list(one) == [self.argument] and isinstance(one[self.argument], str) for one in batch]
         good = [one[self.argument] for one, fit in zip(batch, fits, strict=True) if fit]
-        answers = iter(self.answer(good) if good else [])
+        if self._do_all is not None:
+            answers = iter(self._do_all(good) if good else ())
+        else:
+            assert self._do is not None
+            answers = map(self._do, good)
         problem = f"Error: {self.name} takes one argument, {self.argument}, a text"
         return [next(answers) if fit else ToolResult(problem, error=True) for fit in fits]
 

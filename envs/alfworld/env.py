@@ -16,7 +16,7 @@ from agent_gym.envs.alfworld.game import Game
 from agent_gym.envs.alfworld.original import TextWorld
 from agent_gym.envs.alfworld.protocols import ARGUMENT, PROTOCOLS
 from agent_gym.envs.alfworld.world import COMMANDS, World
-from agent_gym.errors import ConfigError, at_difficulty, only_embedded
+from agent_gym.errors import ConfigError, at_difficulty, check_style, one_of, only_embedded
 from agent_gym.formats.tags import TagParser
 from agent_gym.protocols import takes_protocol
 from agent_gym.tool_env import ToolEnv
@@ -124,12 +124,9 @@ class ALFWorldEnv(ToolEnv):
         **kwargs: Any,
     ) -> None:
         self.protocol = PROTOCOLS[protocol] if protocol else None
-        if grammar not in (None, *GRAMMARS):
-            raise ConfigError(f"grammar is {grammar!r}; it must be one of {', '.join(GRAMMARS)}, or None")
-        if engine not in ENGINES:
-            raise ConfigError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
-        if commands not in _FORMS:
-            raise ConfigError(f"commands is {commands!r}; it must be one of {', '.join(_FORMS)}")
+        one_of("grammar", grammar, (*GRAMMARS, None))
+        one_of("engine", engine, ENGINES)
+        one_of("commands", commands, _FORMS)
         only_embedded("difficulty", difficulty, data)
         rung = at_difficulty(difficulty, LADDER, task_types=task_types, receptacles=receptacles)
         self._tool, known, rule = _FORMS[commands]
@@ -216,8 +213,7 @@ class ALFWorldEnv(ToolEnv):
             style: "default"; "searching" to use only what was shown; "guessing" to go anywhere and try; or "direct" to
                 give up at once.
         """
-        if style not in STYLES:
-            raise ConfigError(f"the ALFWorld expert has no style {style!r}; known: {', '.join(STYLES)}")
+        check_style(self, style, STYLES)
         if style == "direct":
             return ""
         if style == "guessing":

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from agent_gym.envs.bargain.game import SPLIT_SIZES, Bargain, GeneratedDeals, expert, fair, greedy, written
-from agent_gym.errors import ConfigError, at_difficulty, whole_number
+from agent_gym.envs.bargain.game import Bargain, GeneratedDeals, expert, fair, greedy, written
+from agent_gym.errors import ConfigError, at_difficulty, check_style, whole_number
 from agent_gym.players import Game, Player, PlayersEnv
 
 LADDER: tuple[Mapping[str, int], ...] = (
@@ -20,7 +20,6 @@ LADDER: tuple[Mapping[str, int], ...] = (
     {"kinds": 4, "rounds": 8},
 )
 """The default, then by difficulty."""
-_STYLES = ("default", "eager", "impatient")
 
 
 class BargainEnv(PlayersEnv):
@@ -93,9 +92,8 @@ class BargainEnv(PlayersEnv):
         rung = at_difficulty(difficulty, LADDER, kinds=kinds, rounds=rounds)
         kinds = whole_number("kinds", rung["kinds"], 2, 4)
         self.rounds = whole_number("rounds", rung["rounds"], 1, 20)
-        tasks = {split: GeneratedDeals(split, kinds) for split in SPLIT_SIZES}
         most = 2 * self.rounds if max_turns is None else max_turns
-        super().__init__(tasks, opponent=opponent, max_turns=most, **kwargs)
+        super().__init__(GeneratedDeals.splits(kinds=kinds), opponent=opponent, max_turns=most, **kwargs)
 
     def start(self, task: Any) -> Game:
         if not (isinstance(task, Mapping) and {"pool", "values"} <= set(task)):
@@ -115,8 +113,7 @@ class BargainEnv(PlayersEnv):
         "eager" accepts any offer. "impatient" knows no values but its own: in its last turn it accepts what is offered,
         before that in every second turn, by chance, and otherwise it asks for all.
         """
-        if style not in _STYLES:
-            raise ConfigError(f"the bargaining expert has no style {style!r}; known: {', '.join(_STYLES)}")
+        check_style(self, style, ("default", "eager", "impatient"))
         game = self.game
         assert isinstance(game, Bargain)
         gives_in = style == "eager" or (style == "impatient" and (game.left == 1 or self.np_random.random() < 0.5))

@@ -11,7 +11,7 @@ from agent_gym.env import Reply
 from agent_gym.envs.gsm8k.calculator import calculator
 from agent_gym.envs.gsm8k.embedded import LADDER, GeneratedProblems
 from agent_gym.envs.gsm8k.protocols import ARGUMENT, PROTOCOLS, TOOL, checked, strict_match
-from agent_gym.errors import ConfigError, only_embedded, whole_number
+from agent_gym.errors import ConfigError, check_style, only_embedded, whole_number
 from agent_gym.protocols import takes_protocol
 from agent_gym.rewards import answer_format, final_answer, number_match
 from agent_gym.row_forms import answers_of
@@ -135,8 +135,7 @@ class GSM8KEnv(ToolEnv):
 
     def expert_action(self, style: str = "default") -> str:
         """Play the next annotated computation as a call, then state the gold answer ("direct" states it at once)."""
-        if style not in ("default", "direct"):
-            raise ConfigError(f"the GSM8K expert has no style {style!r}; known: default, direct")
+        check_style(self, style)
         if self.protocol:
             action = f"#### {self._golds[0]}"
             if self.tools and self.turn == 0:

@@ -58,12 +58,16 @@ class Mixture(GeneratedRows):
         return self._sources[source][at]
 
 
-def mixture(data: str | Sequence[str], levels: Sequence[str] | None = None) -> tuple[Splits, list[Sequence[Row]]]:
+def mixture(
+    data: Any, levels: Sequence[str] | None = None, difficulty: int | None = None
+) -> tuple[Splits, list[Sequence[Row]]]:
     """Load sources, "embedded", files, folders or names on the hub, and mix them; return what `questions` does.
 
-    Raises:
+    With a difficulty it is `questions`. Raises:
         ConfigError: if there is no source, one cannot be read, or levels are given, which a mixture does not have.
     """
+    if difficulty is not None:
+        return questions(data, levels, difficulty)
     if levels is not None:
         raise ConfigError("levels are HotpotQA's; a mixture has none, so leave them out")
     names = [data] if isinstance(data, str) else list(data)

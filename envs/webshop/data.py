@@ -17,7 +17,7 @@ from agent_gym.data import Splits
 from agent_gym.envs.webshop.embedded import Generated, generate, generate_easy
 from agent_gym.envs.webshop.products import KINDS, Product, is_product, read_product
 from agent_gym.envs.webshop.store import MANIFEST, Shop, open_shop, open_stored
-from agent_gym.errors import ConfigError, only_embedded, whole_number
+from agent_gym.errors import ConfigError, one_of, only_embedded, whole_number
 
 EMBEDDED, EASY = "embedded", "embedded-easy"
 LADDER = {1: EASY, 2: "embedded-2", 3: EMBEDDED, 4: "embedded-4", 5: "embedded-5"}
@@ -45,8 +45,7 @@ def open_data(data: str, kind: str, difficulty: int | None = None) -> tuple[Spli
 
     `ConfigError` if there is nothing, or no goal of this kind, or if it is too large to be read without being built.
     """
-    if kind not in KINDS:
-        raise ConfigError(f"goals is {kind!r}; allowed: {', '.join(KINDS)}")
+    one_of("goals", kind, KINDS)
     if difficulty is not None:
         only_embedded("difficulty", difficulty, data)
         data = LADDER[whole_number("difficulty", difficulty, 1, len(LADDER))]

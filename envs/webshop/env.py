@@ -14,12 +14,12 @@ import numpy as np
 from agent_gym.chat import Message
 from agent_gym.env import HISTORY_HEADING, Reply
 from agent_gym.envs.webshop.data import EMBEDDED, check_goal, find_official, open_data, read_official
-from agent_gym.envs.webshop.expert import next_action
+from agent_gym.envs.webshop.expert import STYLES, next_action
 from agent_gym.envs.webshop.protocols import ARGUMENTS, PROTOCOLS
 from agent_gym.envs.webshop.scoring import RULE, tagger
 from agent_gym.envs.webshop.session import MODES, PER_PAGE, Session, observe
 from agent_gym.envs.webshop.store import write_shop
-from agent_gym.errors import ConfigError, whole_number
+from agent_gym.errors import check_style, one_of, whole_number
 from agent_gym.formats.react import ReActParser
 from agent_gym.protocols import takes_protocol
 from agent_gym.tool_env import ToolEnv, random_words, words_of
@@ -140,8 +140,7 @@ class WebShopEnv(ToolEnv):
         **kwargs: Any,
     ) -> None:
         self.protocol = PROTOCOLS[protocol] if protocol else None
-        if observation not in MODES:
-            raise ConfigError(f"observation is {observation!r}; allowed: {', '.join(MODES)}")
+        self._mode = one_of("observation", observation, MODES)
         self._per_page = whole_number("per_page", per_page, 1)
         known = ActionParser(commands)
         tasks, self.shop = open_data(data, goals, difficulty)
@@ -157,7 +156,7 @@ class WebShopEnv(ToolEnv):
             max_turns=max_turns,
             **kwargs,
         )
-        self._mode, self._nouns = observation, tagger(nouns)
+        self._nouns = tagger(nouns)
         self.session: Session
 
     @staticmethod
@@ -213,6 +212,7 @@ class WebShopEnv(ToolEnv):
 
     def expert_action(self, style: str = "default") -> str:
         """Return the next action of the expert in a style: "default", "direct" or "hesitant" (expert.py)."""
+        check_style(self, style, STYLES)
         name, argument = next_action(self.session, style, self.np_random)
         turn = self.protocol.turn if self.protocol else "{}"
         return turn.replace("{}", self.parser.render(name, {ARGUMENTS[name]: argument}))
@@ -275,9 +275,7 @@ class ActionParser:
     """Reads both forms, and writes one of them, "tool" or "text"; `ConfigError` for another form."""
 
     def __init__(self, form: str) -> None:
-        if form not in PROMPTS:
-            raise ConfigError(f"commands is {form!r}; allowed: {', '.join(PROMPTS)}")
-        self._as_tool = form == "tool"
+        self._as_tool = one_of("commands", form, PROMPTS) == "tool"
         self.in_templates = self._as_tool
         self._calls, self._actions = HermesParser(), ReActParser(ARGUMENTS, finish=None)
         self.stop: tuple[str, ...] = () if self._as_tool else self._actions.stop
