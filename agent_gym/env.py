@@ -161,9 +161,7 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def _first_messages(self, question: Content) -> tuple[list[Message], str]:
         check_content(question, f"what {type(self).__name__}.begin returned")
-        system = self.opening_system_prompt()
-        messages: list[Message] = [{"role": "system", "content": system}] if system else []
-        return cut_to_size([*messages, {"role": "user", "content": copied(question)}], "\n\n")
+        return cut_to_size(self.behind_system_prompt(copied(question)), "\n\n")
 
     def prompt_ids(self, messages: list[Message]) -> list[int]:
         """Render a prompt, the opening or what `situation` returned: (T,) ids."""
@@ -194,6 +192,12 @@ class TextEnv(gymnasium.Env[str, str]):
     def opening_system_prompt(self) -> str:
         """Return the system prompt of the episode that is starting."""
         return self.system_prompt
+
+    def behind_system_prompt(self, content: Content) -> list[Message]:
+        """Return the messages of a prompt: the system prompt, if there is one, and what the user says."""
+        system = self.opening_system_prompt()
+        messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        return [*messages, {"role": "user", "content": content}]
 
     @property
     def template_tools(self) -> list[dict[str, Any]]:

@@ -86,6 +86,14 @@ def one_of(name: str, value: Any, allowed: Iterable[Any], more: str = "") -> Any
     return value
 
 
+def some_of(name: str, values: Any, allowed: Sequence[str]) -> tuple[str, ...]:
+    """Return a setting that is some of the allowed texts, in their order; `ConfigError` for none or unknown ones."""
+    if isinstance(values, str) or not values or not set(values) <= set(allowed):
+        example = tuple(allowed[:2])
+        raise ConfigError(f"{name} is {values!r:.80}; allowed: some of {', '.join(allowed)}, for example {example}")
+    return tuple(one for one in allowed if one in values)
+
+
 def check_style(env: Any, style: str, known: Iterable[str] = ("default", "direct")) -> None:
     """Raise `ConfigError` unless the expert of an environment has a style."""
     if style not in (known := [*known]):

@@ -20,7 +20,7 @@ from toy_envs import WorldEnv
 
 from agent_gym import ConfigError, Reply
 from agent_gym.chat import MAX_OBSERVATION_CHARS, described, text_of
-from agent_gym.envs.maze.env import Layouts, VisualMazeEnv
+from agent_gym.envs.maze import Layouts, VisualMazeEnv
 from agent_gym.images import Image, images_of, join, parts
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))

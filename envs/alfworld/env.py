@@ -253,13 +253,11 @@ class ALFWorldEnv(ToolEnv):
         return observation, reward, terminated, truncated, info
 
     def situation(self) -> list[Message]:
-        system = self.opening_system_prompt()
-        messages: list[Message] = [{"role": "system", "content": system}] if system else []
         if self.protocol:
-            return [*messages, {"role": "user", "content": self._prompt()}]
+            return self.behind_system_prompt(self._prompt())
         lines = [f"{n}. {command}\n   {text}" for n, (command, text) in enumerate(self._history, 1)]
         history = "\n".join(["", "", HISTORY_HEADING, *lines]) if lines else ""
-        return [*messages, {"role": "user", "content": self._shown(self._first + history)}]
+        return self.behind_system_prompt(self._shown(self._first + history))
 
     def _give(self, command: str) -> ToolResult:
         admissible = command.strip() in self._world.view.admissible

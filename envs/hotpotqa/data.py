@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent_gym.data import Row, Splits, load_splits
-from agent_gym.envs.hotpotqa.embedded import LEVELS, GeneratedQuestions, check_levels
-from agent_gym.errors import ConfigError, at_difficulty, only_embedded
+from agent_gym.envs.hotpotqa.embedded import LEVELS, GeneratedQuestions
+from agent_gym.errors import ConfigError, at_difficulty, only_embedded, some_of
 from agent_gym.row_forms import answers_of, pairs, question_of
 from agent_gym.search import Document
 from agent_gym.search.sources import hotpotqa_paragraphs
@@ -84,7 +84,7 @@ def questions(
             of embedded questions; and as `load`.
     """
     only_embedded("difficulty", difficulty, data)
-    levels = None if levels is None else check_levels(levels)
+    levels = None if levels is None else some_of("levels", levels, LEVELS)
     if data == EMBEDDED:
         return GeneratedQuestions.splits(**at_difficulty(difficulty, LADDER, levels=levels)), []
     splits = load(data)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agent_gym.data import CompletedRows, Row, Splits, load_splits
-from agent_gym.envs.retool.embedded import GeneratedProblems, check_kinds
+from agent_gym.envs.retool.embedded import GeneratedProblems
 from agent_gym.errors import ConfigError, at_difficulty, only_embedded
 from agent_gym.row_forms import FORMS, answers_of, question_of
 
@@ -61,7 +61,7 @@ def problems(
     """
     if data == EMBEDDED:
         rung = at_difficulty(difficulty, LADDER, level=level, kinds=kinds)
-        return GeneratedProblems.splits(level=rung["level"], kinds=check_kinds(rung["kinds"]))
+        return GeneratedProblems.splits(level=rung["level"], kinds=rung["kinds"] and tuple(rung["kinds"]))
     for name, value in (("level", level), ("kinds", kinds), ("difficulty", difficulty)):
         only_embedded(name, value, data)
     splits = load_splits(data, columns=("question", "answer"))

@@ -247,16 +247,14 @@ class WebShopEnv(ToolEnv):
         return {"has_search_bar": self.session.page == "index", "clickables": list(self.session.clickables())}
 
     def situation(self) -> list[Message]:
-        system = self.opening_system_prompt()
-        messages: list[Message] = [{"role": "system", "content": system}] if system else []
         if self.protocol:
-            return [*messages, {"role": "user", "content": self._prompt()}]
+            return self.behind_system_prompt(self._prompt())
         history = "\n".join(f"{n}. {action}" for n, action in enumerate(self._taken, 1))
         clickables = "\n".join(f"- {name}" for name in self.session.clickables() if name != "search")
         parts = [observe(self.session, self._mode)]
         parts += [f"{HISTORY_HEADING}\n{history}"] if history else []
         parts += [f"What can be clicked:\n{clickables}"] if clickables else []
-        return [*messages, {"role": "user", "content": "\n\n".join(parts)}]
+        return self.behind_system_prompt("\n\n".join(parts))
 
     def _act(self, name: str, text: str) -> ToolResult:
         argument = text.strip().lower()

@@ -27,7 +27,7 @@ from typing import Any
 
 from agent_gym.data import Row, SplitRows
 from agent_gym.envs.hotpotqa.embedded.world import TABLES, Entity, World, get_world
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, some_of
 
 _DEV, _TEST = range(80, 88), range(88, 96)
 _UNSEEN = {"unseen_entities_dev": _DEV, "unseen_entities": _TEST}
@@ -64,7 +64,7 @@ class GeneratedQuestions(SplitRows):
         self, split: str, size: int | None = None, levels: Sequence[str] = LEVELS, *, hops: int = 2, alone: bool = False
     ) -> None:
         super().__init__(split, size)
-        self.levels = check_levels(levels)
+        self.levels = some_of("levels", levels, LEVELS)
         if hops not in (2, 3, 4) or (hops > 2 and "hard" in self.levels):
             raise ConfigError(f"hops is {hops} with the levels {self.levels}; allowed: 2, or 3 and 4 without 'hard'")
         self.hops, self.alone = hops, alone
@@ -93,13 +93,6 @@ class GeneratedQuestions(SplitRows):
             "context": _context(world, question, [title for title, _ in facts], rng),
         }
         return row if self.alone else {**row, "world": number}
-
-
-def check_levels(levels: Sequence[str]) -> tuple[str, ...]:
-    """Return the levels in their order; raise `ConfigError` for none or an unknown one."""
-    if isinstance(levels, str) or not levels or not set(levels) <= set(LEVELS):
-        raise ConfigError(f"levels is {levels!r}; allowed: some of {', '.join(LEVELS)}, for example ('easy', 'hard')")
-    return tuple(level for level in LEVELS if level in levels)
 
 
 def _belongs_to(split: str, *relations: str) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from agent_gym.data import SplitRows, read_wordings
 from agent_gym.envs.retool.embedded.kinds import KINDS, LEVELS
-from agent_gym.errors import ConfigError, one_of
+from agent_gym.errors import one_of, some_of
 
 SMALLEST = 10  # a whole answer has two digits at least, so that it is not guessed
 # Split to the numbers that it may have, and to the split of wording.txt whose sentences it uses.
@@ -52,7 +52,7 @@ class GeneratedProblems(SplitRows):
     ) -> None:
         super().__init__(split, size)
         self.level = one_of("level", level, (*LEVELS, None))
-        self.kinds = check_kinds(kinds)
+        self.kinds = some_of("kinds", KINDS if kinds is None else kinds, tuple(KINDS))
 
     def draw(self, index: int, attempt: int) -> dict[str, Any]:
         rng = random.Random(f"{self.split}/{self.level or 'all'}/{index}" + (f"/{attempt}" if attempt else ""))
@@ -75,12 +75,3 @@ class GeneratedProblems(SplitRows):
             "kind": kind,
             "level": level,
         }
-
-
-def check_kinds(kinds: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the kinds in the order of `KINDS`, all for None; raise `ConfigError` for none or unknown ones."""
-    if kinds is None:
-        return tuple(KINDS)
-    if isinstance(kinds, str) or not kinds or not set(kinds) <= set(KINDS):
-        raise ConfigError(f"kinds is {kinds!r}; allowed: some of {', '.join(KINDS)}, for example ('coins', 'apart')")
-    return tuple(kind for kind in KINDS if kind in kinds)
