@@ -25,6 +25,8 @@ from agent_gym.row_forms import completed
 
 Row = dict[str, Any]
 Splits = Mapping[str, Sequence[Row]]
+EMBEDDED = "embedded"
+"""The name of the data that an environment generates itself."""
 SPLIT_NAMES = ("train", "validation", "valid", "dev", "test")
 """What a file of one split may be called."""
 MODELS = {"smollm2": "SmolLM2-135M-Instruct"}

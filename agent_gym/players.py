@@ -61,7 +61,7 @@ class Game:
         return fresh[-1][0] if fresh else "", "\n".join(text for _, text in fresh)
 
 
-Player = Callable[[Game, str], str]
+Player = Callable[[Any, str], str]
 """From a game and the role to play to an action. A script may read the game; what it knows is its author's choice."""
 
 

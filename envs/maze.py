@@ -113,7 +113,6 @@ class VisualMazeEnv(TextEnv):
         self._pixels = whole_number("cell_pixels", cell_pixels, 1, 112)
         self._feedback = feedback
         super().__init__(Layouts.splits(cells=size, longest=longest), max_turns=rung["max_turns"], **kwargs)
-        self._layout, self._cell = Layout(1, frozenset(), (0, 0), (0, 0)), (0, 0)
 
     def gold(self, task: Any) -> dict[str, Any]:
         return {"walls": sorted(map(list, task.walls)), "start": [*task.start], "goal": [*task.goal]}

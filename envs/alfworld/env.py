@@ -12,7 +12,6 @@ from agent_gym.env import HISTORY_HEADING, Reply
 from agent_gym.envs.alfworld.data import EMBEDDED, LADDER, game_names, load_game
 from agent_gym.envs.alfworld.embedded.files import GRAMMARS
 from agent_gym.envs.alfworld.expert import Expert
-from agent_gym.envs.alfworld.game import Game
 from agent_gym.envs.alfworld.original import TextWorld
 from agent_gym.envs.alfworld.protocols import ARGUMENT, PROTOCOLS
 from agent_gym.envs.alfworld.world import COMMANDS, World
@@ -142,9 +141,6 @@ class ALFWorldEnv(ToolEnv):
             **kwargs,
         )
         self._show, self._grammar = show_admissible, grammar
-        self._game: Game
-        self._world: World
-        self._ended: str
 
     def gold(self, task: Any) -> str:
         problem = str(load_game(task, self._grammar).data["pddl_problem"])

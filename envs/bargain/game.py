@@ -155,13 +155,12 @@ def written(items: Counts) -> str:
 # Strategies. They know the values of both.
 
 
-def greedy(game: Game, role: str) -> str:
+def greedy(game: Bargain, role: str) -> str:
     """Leave as little as the other would rather have than nothing; take an offer only if there is no turn after it.
 
     With one round this is the equilibrium of the ultimatum game: the first leaves the least that is worth anything, the
     second accepts whatever is.
     """
-    assert isinstance(game, Bargain)
     mine = game.best(role, 1)
     last = game.left == 1 and role == "second"
     if game.offer and game.offered >= (1 if last else game.worth(role, mine)):
@@ -169,13 +168,12 @@ def greedy(game: Game, role: str) -> str:
     return f"offer: {written(mine)}"
 
 
-def fair(game: Game, role: str) -> str:
+def fair(game: Bargain, role: str) -> str:
     """Ask for all at first and concede, turn by turn, down to the share of Nash's solution.
 
     A time-dependent tactic of the linear kind (Faratin, Sierra, Jennings, 1998): aims at
     TOTAL - (TOTAL - fair) k / n in turn k = 1..n, takes what is worth it, and offers the other as much as it leaves.
     """
-    assert isinstance(game, Bargain)
     aim = TOTAL - (TOTAL - game.fair[role]) * (game.rounds - game.left + 1) / game.rounds
     if game.offer and game.offered >= aim:
         return "accept"
@@ -185,9 +183,8 @@ def fair(game: Game, role: str) -> str:
     return f"offer: {written(mine)}"
 
 
-def expert(game: Game, role: str) -> str:
+def expert(game: Bargain, role: str) -> str:
     """Take what is worth Nash's share, else offer Nash's division."""
-    assert isinstance(game, Bargain)
     if game.offer and game.offered >= game.fair[role]:
         return "accept"
     mine = game.nash if role == "first" else game.rest(game.nash)

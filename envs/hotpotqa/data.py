@@ -12,14 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent_gym.data import Row, Splits, load_splits
+from agent_gym.data import EMBEDDED, Row, Splits, load_splits
 from agent_gym.envs.hotpotqa.embedded import LEVELS, GeneratedQuestions
 from agent_gym.errors import ConfigError, at_difficulty, only_embedded, some_of
 from agent_gym.row_forms import answers_of, pairs, question_of
 from agent_gym.search import Document
 from agent_gym.search.sources import hotpotqa_paragraphs
 
-EMBEDDED = "embedded"
 COLUMNS = ("question", "answer")
 _SPLIT_NAMES = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
 

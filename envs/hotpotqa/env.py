@@ -7,10 +7,9 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from agent_gym.env import Reply
-from agent_gym.envs.hotpotqa.browser import Browser
 from agent_gym.envs.hotpotqa.data import EMBEDDED, official, paragraphs, questions, read_question
 from agent_gym.envs.hotpotqa.embedded.world import get_world
-from agent_gym.envs.hotpotqa.protocols import PROTOCOLS
+from agent_gym.envs.hotpotqa.protocols import PROTOCOLS, Browser
 from agent_gym.envs.hotpotqa.scoring import REWARDS, TERMS, UNANSWERED, Judge, render
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, check_style, described, whole_number
 from agent_gym.formats.react import ReActParser

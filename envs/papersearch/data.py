@@ -17,14 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent_gym.data import Row, Splits
+from agent_gym.data import EMBEDDED, Row, Splits
 from agent_gym.envs.papersearch.embedded import GeneratedQueries
 from agent_gym.envs.papersearch.embedded.field import DEFAULT, get_field
 from agent_gym.envs.papersearch.tools import Library, Paper
 from agent_gym.errors import ConfigError, only_embedded
 from agent_gym.search.sources import SUFFIXES, read_rows
 
-EMBEDDED = "embedded"
 COLUMNS = ("paper_id", "title", "abstract", "year", "references")
 # Observations put ids in brackets, answers list them with commas or on lines of their own.
 _NO_ID = re.compile(r"[\s,\[\]]|^$")

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from agent_gym.data import CompletedRows, Row, Splits, load_splits
+from agent_gym.data import EMBEDDED, CompletedRows, Row, Splits, load_splits
 from agent_gym.envs.retool.embedded import GeneratedProblems
 from agent_gym.errors import ConfigError, at_difficulty, only_embedded
 from agent_gym.row_forms import FORMS, answers_of, question_of
-
-EMBEDDED = "embedded"
 
 LADDER: tuple[Mapping[str, Any], ...] = (
     {},

@@ -157,7 +157,6 @@ class WebShopEnv(ToolEnv):
             **kwargs,
         )
         self._nouns = tagger(nouns)
-        self.session: Session
 
     @staticmethod
     def build_data(source: str | Path, folder: str | Path, *, progress: bool = False) -> Path:
