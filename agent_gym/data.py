@@ -134,7 +134,7 @@ class SplitRows(DistinctRows):
 
     SIZES: ClassVar[Mapping[str, int]]
     """Splits, and how many rows each has at most."""
-    KEY: ClassVar[str]
+    KEY: ClassVar[str | None]
     """The column in which no two rows agree, outside of train; see `DistinctRows`."""
 
     def __init__(self, split: str, size: int | None = None) -> None:

@@ -210,12 +210,12 @@ class TextTool(Tool):
 class FunctionTool(Tool):
     """A tool made from a typed function; see `tool`."""
 
-    def __init__(self, function: Callable[..., str | ToolResult], name: str | None = None) -> None:
+    def __init__(self, function: Callable[..., str | ToolResult]) -> None:
         from pydantic import TypeAdapter, ValidationError
 
         summary, documented = _read_docstring(function)
         adapter = TypeAdapter(_argument_type(function, documented))
-        super().__init__(name or function.__name__, summary, _plain_schema(adapter))
+        super().__init__(function.__name__, summary, _plain_schema(adapter))
         self._function = function
         self._validate = adapter.validator.validate_python
         self._invalid = (ValidationError, RecursionError)
@@ -234,8 +234,8 @@ class FunctionTool(Tool):
         with suppress(AttributeError, KeyError):
             found = attrgetter(function.__qualname__)(sys.modules[function.__module__])
         if isinstance(found, FunctionTool) and found._function is function:
-            return {"place": (function.__module__, function.__qualname__), "name": self.name}
-        return {"function": function, "name": self.name}
+            return {"place": (function.__module__, function.__qualname__)}
+        return {"function": function}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Read anew: what pydantic made of its arguments stays in its process.
@@ -243,13 +243,13 @@ class FunctionTool(Tool):
         if function is None:
             module, name = state["place"]
             function = attrgetter(name)(import_module(module))._function
-        FunctionTool.__init__(self, function, state["name"])
+        FunctionTool.__init__(self, function)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FunctionTool:
         # Shared, since it never changes, unless it is a method: that of a copied object is another one.
         if not inspect.ismethod(self._function):
             return self
-        return FunctionTool(copy.deepcopy(self._function, memo), self.name)
+        return FunctionTool(copy.deepcopy(self._function, memo))
 
     def __call__(self, *args: Any, **kwargs: Any) -> str | ToolResult:
         return self._function(*args, **kwargs)

@@ -6,19 +6,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from agent_gym.data import Splits, load_splits
+from agent_gym.data import EMBEDDED, Splits, load_splits
 from agent_gym.env import Reply
 from agent_gym.envs.gsm8k.calculator import calculator
-from agent_gym.envs.gsm8k.embedded import LADDER, GeneratedProblems
+from agent_gym.envs.gsm8k.embedded import GeneratedProblems
 from agent_gym.envs.gsm8k.protocols import ARGUMENT, PROTOCOLS, TOOL, checked, strict_match
-from agent_gym.errors import ConfigError, check_style, only_embedded, whole_number
+from agent_gym.errors import ConfigError, check_style, only_embedded
 from agent_gym.protocols import takes_protocol
 from agent_gym.rewards import answer_format, final_answer, number_match
-from agent_gym.row_forms import answers_of
+from agent_gym.row_forms import answers_of, question_of
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import TextTool, Tool, ToolCall, ToolResult
 
-EMBEDDED_SIZES = {"train": 20_000, "validation": 1_000, "test": 1_000}
 _ANNOTATION = re.compile(r"<<([^<>=]+)=([^<>]*)>>")
 
 
@@ -88,7 +87,7 @@ class GSM8KEnv(ToolEnv):
     @takes_protocol(PROTOCOLS)
     def __init__(
         self,
-        data: str = "embedded",
+        data: str = EMBEDDED,
         *,
         protocol: str | None = None,
         difficulty: int | None = None,
@@ -110,12 +109,10 @@ class GSM8KEnv(ToolEnv):
 
     def begin(self, task: Any) -> str:
         row = task if isinstance(task, Mapping) else {}
-        # Data may have several answers.
-        texts = [row.get("question"), *(answer if isinstance(answer := row.get("answer"), list) else [answer])]
-        question, *answers = [text for text in texts if isinstance(text, str)] or [""]
-        if len(answers) != len(texts) - 1 or not answers:
+        question, answers = question_of(row), answers_of(row)
+        if question is None or not answers:
             raise ConfigError(f"a GSM8K task is a dict with the texts question and answer, got {task!r:.200}")
-        self._worked, self._golds = answers[0], [gold_answer(worked) for worked in answers]
+        self._worked, self._golds = answers[0], self.gold(row)
         return question + self.protocol.suffix if self.protocol else question
 
     def answer(self, text: str) -> Reply:
@@ -152,10 +149,9 @@ class GSM8KEnv(ToolEnv):
 
 def problems(data: str, difficulty: int | None = None) -> Splits:
     """Return the splits of a GSM8K data source: "embedded", perhaps of one difficulty, a path, or a hub name."""
-    if data == "embedded":
-        level = None if difficulty is None else whole_number("difficulty", difficulty, 1, len(LADDER))
-        return {split: GeneratedProblems(split, size, level) for split, size in EMBEDDED_SIZES.items()}
     only_embedded("difficulty", difficulty, data)
+    if data == EMBEDDED:
+        return GeneratedProblems.splits(difficulty=difficulty)
     return load_splits(data, columns=("question", "answer"), config="main")
 
 
