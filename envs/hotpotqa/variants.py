@@ -81,7 +81,7 @@ def mixture(
                 three_hops = GeneratedQuestions(split, levels=("easy", "medium"), hops=3)
                 sources.setdefault(split, []).append(Mixture([rows, three_hops]))
             continue
-        loaded = load(name, ("question", "answer"))
+        loaded = load(name)
         searched += distinct(loaded)
         for split, rows in loaded.items():
             answerable = [row for row in rows if row["answerable"]] if "answerable" in rows[0] else rows

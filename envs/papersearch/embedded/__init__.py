@@ -31,15 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent_gym.data import SplitRows
-from agent_gym.envs.papersearch.embedded.field import (
-    DEFAULT,
-    FIELDS,
-    LADDER,
-    LAST_YEAR,
-    WORDING,
-    Draft,
-    get_field,
-)
+from agent_gym.envs.papersearch.embedded.field import DEFAULT, FIELDS, LADDER, LAST_YEAR, WORDING, Draft, get_field
 from agent_gym.errors import whole_number
 
 QUESTIONS = (("method", "task"), ("method", "dataset"), ("task", "dataset"))
