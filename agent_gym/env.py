@@ -147,6 +147,11 @@ class TextEnv(gymnasium.Env[str, str]):
         """Return the next action of the environment's own expert, which reads the gold answer."""
         raise ConfigError(f"{type(self).__name__} has no expert")
 
+    def check_style(self, style: str, known: Sequence[str] = ("default", "direct")) -> None:
+        """Raise `ConfigError` unless the expert has a style."""
+        if style not in known:
+            raise ConfigError(f"the expert of {type(self).__name__} has no style {style!r}; known: {', '.join(known)}")
+
     def opening(self, task: Any) -> tuple[list[Message], str]:
         """Start the task; return the messages before the policy's first turn, and the text of the observation."""
         return self._first_messages(self.begin(task))

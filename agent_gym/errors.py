@@ -94,12 +94,6 @@ def some_of(name: str, values: Any, allowed: Sequence[str]) -> tuple[str, ...]:
     return tuple(one for one in allowed if one in values)
 
 
-def check_style(env: Any, style: str, known: Iterable[str] = ("default", "direct")) -> None:
-    """Raise `ConfigError` unless the expert of an environment has a style."""
-    if style not in (known := [*known]):
-        raise ConfigError(f"the expert of {type(env).__name__} has no style {style!r}; known: {', '.join(known)}")
-
-
 def only_embedded(name: str, value: Any, data: Any) -> None:
     """Raise `ConfigError` if a setting of generated tasks was chosen for other data."""
     if value is not None and data != "embedded":

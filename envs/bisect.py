@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from agent_gym.env import Reply, TextEnv
-from agent_gym.errors import ConfigError, at_difficulty, check_style, one_of, whole_number
+from agent_gym.errors import ConfigError, at_difficulty, one_of, whole_number
 
 _OLDER = 0.6
 """How likely the expert in style "newest" tests a commit in comparison with the next newer one."""
@@ -140,7 +140,7 @@ class BisectEnv(TextEnv):
 
     def expert_action(self, style: str = "default") -> str:
         """Halve what is left; with "newest" suspect the newest commits, and find a third of 17 to 32 in 5 tests."""
-        check_style(self, style, ("default", "newest"))
+        self.check_style(style, ("default", "newest"))
         if style == "default":
             return f"{self._left // 2}{self._end}"
         weights = _OLDER ** np.arange(self._left - 1)

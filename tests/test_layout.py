@@ -70,7 +70,7 @@ def test_a_module_of_a_room_has_one_name_and_path_and_a_breakpoint_there_is_hit(
         "env.reset(seed=0)\n"
     )
     file = tmp_path / "envs" / "gsm8k" / "env.py"
-    number = next(n for n, line in enumerate(file.read_text().splitlines(), 1) if "self.gold(row)" in line)
+    number = next(n for n, line in enumerate(file.read_text().splitlines(), 1) if "gold_answer(worked)" in line)
     stops = [part for command in (f"b envs/gsm8k/env.py:{number}", "c", "where", "q") for part in ("-c", command)]
     done = run(sys.executable, "-m", "pdb", *stops, "play.py", cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert f"seen {tmp_path} {file} agent_gym.envs.gsm8k.env" in done.stdout, done.stderr

@@ -15,7 +15,7 @@ from agent_gym.envs.alfworld.expert import Expert
 from agent_gym.envs.alfworld.original import TextWorld
 from agent_gym.envs.alfworld.protocols import ARGUMENT, PROTOCOLS
 from agent_gym.envs.alfworld.world import COMMANDS, World
-from agent_gym.errors import ConfigError, at_difficulty, check_style, one_of, only_embedded
+from agent_gym.errors import ConfigError, at_difficulty, one_of, only_embedded
 from agent_gym.formats.tags import TagParser
 from agent_gym.protocols import takes_protocol
 from agent_gym.tool_env import ToolEnv
@@ -209,7 +209,7 @@ class ALFWorldEnv(ToolEnv):
             style: "default"; "searching" to use only what was shown; "guessing" to go anywhere and try; or "direct" to
                 give up at once.
         """
-        check_style(self, style, STYLES)
+        self.check_style(style, STYLES)
         if style == "direct":
             return ""
         if style == "guessing":

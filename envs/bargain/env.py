@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from agent_gym.envs.bargain.game import Bargain, GeneratedDeals, expert, fair, greedy, written
-from agent_gym.errors import ConfigError, at_difficulty, check_style, whole_number
+from agent_gym.errors import ConfigError, at_difficulty, whole_number
 from agent_gym.players import Player, PlayersEnv
 
 LADDER: tuple[Mapping[str, int], ...] = (
@@ -114,7 +114,7 @@ class BargainEnv(PlayersEnv):
         "eager" accepts any offer. "impatient" knows no values but its own: in its last turn it accepts what is offered,
         before that in every second turn, by chance, and otherwise it asks for all.
         """
-        check_style(self, style, ("default", "eager", "impatient"))
+        self.check_style(style, ("default", "eager", "impatient"))
         game = self.game
         gives_in = style == "eager" or (style == "impatient" and (game.left == 1 or self.np_random.random() < 0.5))
         if game.offer and gives_in:

@@ -11,10 +11,10 @@ from agent_gym.env import Reply
 from agent_gym.envs.gsm8k.calculator import calculator
 from agent_gym.envs.gsm8k.embedded import GeneratedProblems
 from agent_gym.envs.gsm8k.protocols import ARGUMENT, PROTOCOLS, TOOL, checked, strict_match
-from agent_gym.errors import ConfigError, check_style, only_embedded
+from agent_gym.errors import ConfigError, only_embedded
 from agent_gym.protocols import takes_protocol
 from agent_gym.rewards import answer_format, final_answer, number_match
-from agent_gym.row_forms import answers_of, question_of
+from agent_gym.row_forms import answers_of
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import TextTool, Tool, ToolCall, ToolResult
 
@@ -109,10 +109,12 @@ class GSM8KEnv(ToolEnv):
 
     def begin(self, task: Any) -> str:
         row = task if isinstance(task, Mapping) else {}
-        question, answers = question_of(row), answers_of(row)
-        if question is None or not answers:
+        # Data may have several answers.
+        texts = [row.get("question"), *(answer if isinstance(answer := row.get("answer"), list) else [answer])]
+        question, *answers = [text for text in texts if isinstance(text, str)] or [""]
+        if len(answers) != len(texts) - 1 or not answers:
             raise ConfigError(f"a GSM8K task is a dict with the texts question and answer, got {task!r:.200}")
-        self._worked, self._golds = answers[0], self.gold(row)
+        self._worked, self._golds = answers[0], [gold_answer(worked) for worked in answers]
         return question + self.protocol.suffix if self.protocol else question
 
     def answer(self, text: str) -> Reply:
@@ -132,7 +134,7 @@ class GSM8KEnv(ToolEnv):
 
     def expert_action(self, style: str = "default") -> str:
         """Play the next annotated computation as a call, then state the gold answer ("direct" states it at once)."""
-        check_style(self, style)
+        self.check_style(style)
         if self.protocol:
             action = f"#### {self._golds[0]}"
             if self.tools and self.turn == 0:

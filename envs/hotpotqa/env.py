@@ -11,7 +11,7 @@ from agent_gym.envs.hotpotqa.data import EMBEDDED, official, paragraphs, questio
 from agent_gym.envs.hotpotqa.embedded.world import get_world
 from agent_gym.envs.hotpotqa.protocols import PROTOCOLS, Browser
 from agent_gym.envs.hotpotqa.scoring import REWARDS, TERMS, UNANSWERED, Judge, render
-from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, check_style, described, whole_number
+from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, described, whole_number
 from agent_gym.formats.react import ReActParser
 from agent_gym.protocols import prompt_file, takes_protocol
 from agent_gym.rewards import answer_format, preset_weights, tagged_answer
@@ -265,7 +265,7 @@ class HotpotQAEnv(ToolEnv):
     def expert_action(self, style: str = "default") -> str:
         # "direct" answers at once with what can be read. A made-up answer would teach a policy to make up answers: in
         # an experiment it lost the ability to copy one from a paragraph.
-        check_style(self, style)
+        self.check_style(style)
         titles, answer = self._judge.question.titles, self._judge.question.answers[0]
         # One search per turn, or more where the turns would not suffice: the last turn is for the answer.
         turns, n = min(len(titles), self.max_turns - 1) if self.tools else 0, len(titles)

@@ -10,7 +10,7 @@ from agent_gym.env import Reply
 from agent_gym.envs.papersearch.data import EMBEDDED, open_data, read_task
 from agent_gym.envs.papersearch.scoring import PROCESS_TERMS, REWARDS, Judge, plan
 from agent_gym.envs.papersearch.tools import ARGUMENTS, NOTHING, citations, clean_id, lines, make_tools
-from agent_gym.errors import ConfigError, EnvFailure, check_style, whole_number
+from agent_gym.errors import ConfigError, EnvFailure, whole_number
 from agent_gym.rewards import answer_format, preset_weights, tagged_answer
 from agent_gym.search import BM25Retriever, Retriever
 from agent_gym.search.base import TokenLimit
@@ -161,7 +161,7 @@ class PaperSearchEnv(ToolEnv):
 
     def expert_action(self, style: str = "default") -> str:
         # "direct" answers "unknown" at once: made-up ids would teach a policy to make up ids.
-        check_style(self, style)
+        self.check_style(style)
         if style == "direct":
             return "<answer>unknown</answer>"
         calls = plan(self._judge, self.turn, self.max_turns, self.max_calls_per_turn)

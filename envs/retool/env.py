@@ -10,7 +10,7 @@ from agent_gym.env import Reply
 from agent_gym.envs.retool.data import EMBEDDED, problems, read
 from agent_gym.envs.retool.protocols import ARGUMENT, NAME, PROTOCOLS
 from agent_gym.envs.retool.scoring import math_equal
-from agent_gym.errors import check_style, one_of, require, whole_number
+from agent_gym.errors import one_of, require, whole_number
 from agent_gym.formats.code import CodeParser
 from agent_gym.protocols import takes_protocol
 from agent_gym.rewards import boxed_answer, boxed_format, preset_weights
@@ -273,7 +273,7 @@ class ReToolEnv(ToolEnv):
         return {"code_runs": sum(not result.error for result in results) / len(results)}
 
     def expert_action(self, style: str = "default") -> str:
-        check_style(self, style)
+        self.check_style(style)
         if style == "default" and self._given.program and self.turn == 0 and self.max_turns > 1:
             return f"A program finds it.\n{self.parser.render(NAME, {ARGUMENT: self._given.program})}"
         return f"<answer>\n\\boxed{{{self._given.golds[0]}}}\n</answer>"

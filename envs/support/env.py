@@ -11,7 +11,7 @@ from agent_gym.env import Reply
 from agent_gym.envs.support.customer import Customer
 from agent_gym.envs.support.database import Database, after
 from agent_gym.envs.support.embedded import DAYS, GeneratedTasks
-from agent_gym.errors import ConfigError, check_style
+from agent_gym.errors import ConfigError
 from agent_gym.tool_env import ToolEnv
 
 _HASTE = 0.7
@@ -120,7 +120,7 @@ class SupportEnv(ToolEnv):
 
     def expert_action(self, style: str = "default") -> str:
         """Look everything up, then do it or refuse; "eager" does what is asked for, "hasty" mostly does so, too."""
-        check_style(self, style, ("default", "eager", "hasty"))
+        self.check_style(style, ("default", "eager", "hasty"))
         eager = style == "eager" or (style == "hasty" and self._hasty)
         plan = self._plan(eager)
         return plan[min(self.turn, len(plan) - 1)]

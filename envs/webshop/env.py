@@ -19,7 +19,7 @@ from agent_gym.envs.webshop.protocols import ARGUMENTS, PROTOCOLS
 from agent_gym.envs.webshop.scoring import RULE, tagger
 from agent_gym.envs.webshop.session import MODES, PER_PAGE, Session, observe
 from agent_gym.envs.webshop.store import write_shop
-from agent_gym.errors import check_style, one_of, whole_number
+from agent_gym.errors import one_of, whole_number
 from agent_gym.formats.react import ReActParser
 from agent_gym.protocols import takes_protocol
 from agent_gym.tool_env import ToolEnv, random_words, words_of
@@ -211,7 +211,7 @@ class WebShopEnv(ToolEnv):
 
     def expert_action(self, style: str = "default") -> str:
         """Return the next action of the expert in a style: "default", "direct" or "hesitant" (expert.py)."""
-        check_style(self, style, STYLES)
+        self.check_style(style, STYLES)
         name, argument = next_action(self.session, style, self.np_random)
         turn = self.protocol.turn if self.protocol else "{}"
         return turn.replace("{}", self.parser.render(name, {ARGUMENTS[name]: argument}))
