@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import json
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,6 +25,8 @@ from agent_gym.row_forms import completed
 
 Row = dict[str, Any]
 Splits = Mapping[str, Sequence[Row]]
+EMBEDDED = "embedded"
+"""The name of the data that an environment generates itself."""
 SPLIT_NAMES = ("train", "validation", "valid", "dev", "test")
 """What a file of one split may be called."""
 MODELS = {"smollm2": "SmolLM2-135M-Instruct"}
@@ -61,36 +65,44 @@ class GeneratedRows(Sequence[Row]):
 class DistinctRows(GeneratedRows):
     """Rows of a generator of which no two are the same to a policy: each is drawn until it is new, and kept.
 
-    Row i depends on those before it alone, so that it is the same at any size. A subclass defines `draw`.
+    Row i depends on those before it alone, so that it is the same at any size. A subclass defines `draw` or `drafts`.
 
     Args:
         size: how many there are at most. Where `TRIES` draws in a row find nothing new, the split ends before.
-        key: the column in which no two rows agree; None if rows may repeat, as in a stream that is long and trained on.
+        key: the column in which no two rows agree, "" for the row as a whole; None if rows may repeat, as in a stream
+            that is long and trained on.
     """
 
     TRIES: ClassVar[int] = 200
 
     def __init__(self, size: int, key: str | None) -> None:
         super().__init__(size)
-        self._key, self._rows, self._seen = key, list[Row](), set[str]()
+        self._key, self._rows, self._seen = key, list[Any](), set[Any]()
 
     def draw(self, index: int, attempt: int) -> Row:
         """Draw row `index`, another one for each attempt from 0 on."""
         raise TypeError(f"{type(self).__name__} has to define draw(index, attempt)")
 
+    def drafts(self, index: int) -> Iterator[Any]:
+        """Yield what row `index` may be, one attempt after the other."""
+        return (self.draw(index, attempt) for attempt in itertools.count())
+
+    def _mark(self, row: Any) -> Any:
+        return row[self._key] if self._key else row
+
     def make(self, index: int) -> Row:
-        return self.draw(index, 0) if self._key is None else copy.deepcopy(self._rows[index])
+        return next(self.drafts(index)) if self._key is None else copy.deepcopy(self._rows[index])
 
     def has(self, index: int) -> bool:
         with _DRAWING:
             while self._key is not None and len(self._rows) <= index < self.size:
-                tries = (self.draw(len(self._rows), attempt) for attempt in range(self.TRIES))
-                row = next((row for row in tries if row[self._key] not in self._seen), None)
+                tries = itertools.islice(self.drafts(len(self._rows)), self.TRIES)
+                row = next((row for row in tries if self._mark(row) not in self._seen), None)
                 if row is None:
                     self.size = len(self._rows)
                 else:
                     self._rows.append(row)
-                    self._seen.add(row[self._key])
+                    self._seen.add(self._mark(row))
         return index < self.size
 
     def __len__(self) -> int:
@@ -103,6 +115,52 @@ class DistinctRows(GeneratedRows):
 
 # One for all, since a lock of its own could not be copied with its environment.
 _DRAWING = threading.RLock()
+
+
+class SplitRows(DistinctRows):
+    """The rows of one split of a generator. In train a row may come back, in the other splits none does.
+
+    Names and wordings belong to one split each, and a row depends on the split, its number and what a subclass is given
+    beside these. A generator of random numbers that is seeded by them as a text goes through SHA-512: neighbouring rows
+    share nothing, and PYTHONHASHSEED is no matter.
+
+    Args:
+        split: one of `SIZES`.
+        size: how many there are at most, by default as many as `SIZES` has.
+
+    Raises:
+        ConfigError: for an unknown split, or a size below one.
+    """
+
+    SIZES: ClassVar[Mapping[str, int]]
+    """Splits, and how many rows each has at most."""
+    KEY: ClassVar[str | None]
+    """The column in which no two rows agree, outside of train; see `DistinctRows`."""
+
+    def __init__(self, split: str, size: int | None = None) -> None:
+        if split not in self.SIZES:
+            raise ConfigError(f"unknown split {split!r}; {type(self).__name__} has: {', '.join(self.SIZES)}")
+        super().__init__(self.SIZES[split] if size is None else size, None if split == "train" else self.KEY)
+        self.split = split
+
+    @classmethod
+    @functools.lru_cache(maxsize=32)
+    def splits(cls, **given: Any) -> Splits:
+        """Return all splits, each with these arguments, once for all environments that ask for the same."""
+        return {split: cls(split, **given) for split in cls.SIZES}
+
+
+def read_wordings(package: str) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Read wording.txt of a generator, kind of task to split to sentences: blocks of a kind, then a sentence a line.
+
+    The first block says what the file is. A sentence stands behind its split, and goes on in lines with 12 spaces.
+    """
+    wordings: dict[str, dict[str, tuple[str, ...]]] = {}
+    for block in files(package).joinpath("wording.txt").read_text("utf-8").strip().split("\n\n")[1:]:
+        kind, *lines = block.replace("\n" + " " * 12, " ").splitlines()
+        marked = [line.split(maxsplit=1) for line in lines]
+        wordings[kind] = {split: tuple(text for at, text in marked if at == split) for split, _ in marked}
+    return wordings
 
 
 def cache_folder() -> Path:

@@ -17,15 +17,7 @@ from typing import Any, ClassVar
 
 import gymnasium
 
-from agent_gym.chat import (
-    MAX_OBSERVATION_CHARS,
-    ChatRenderer,
-    Message,
-    check_content,
-    copied,
-    cut_to_size,
-    text_of,
-)
+from agent_gym.chat import MAX_OBSERVATION_CHARS, ChatRenderer, Message, check_content, copied, cut_to_size, text_of
 from agent_gym.data import named_tokenizer
 from agent_gym.errors import ConfigError, EnvFailure, unknown_arguments, whole_number
 from agent_gym.images import Content
@@ -155,15 +147,18 @@ class TextEnv(gymnasium.Env[str, str]):
         """Return the next action of the environment's own expert, which reads the gold answer."""
         raise ConfigError(f"{type(self).__name__} has no expert")
 
+    def check_style(self, style: str, known: Sequence[str] = ("default", "direct")) -> None:
+        """Raise `ConfigError` unless the expert has a style."""
+        if style not in known:
+            raise ConfigError(f"the expert of {type(self).__name__} has no style {style!r}; known: {', '.join(known)}")
+
     def opening(self, task: Any) -> tuple[list[Message], str]:
         """Start the task; return the messages before the policy's first turn, and the text of the observation."""
         return self._first_messages(self.begin(task))
 
     def _first_messages(self, question: Content) -> tuple[list[Message], str]:
         check_content(question, f"what {type(self).__name__}.begin returned")
-        system = self.opening_system_prompt()
-        messages: list[Message] = [{"role": "system", "content": system}] if system else []
-        return cut_to_size([*messages, {"role": "user", "content": copied(question)}], "\n\n")
+        return cut_to_size(self.behind_system_prompt(copied(question)), "\n\n")
 
     def prompt_ids(self, messages: list[Message]) -> list[int]:
         """Render a prompt, the opening or what `situation` returned: (T,) ids."""
@@ -194,6 +189,12 @@ class TextEnv(gymnasium.Env[str, str]):
     def opening_system_prompt(self) -> str:
         """Return the system prompt of the episode that is starting."""
         return self.system_prompt
+
+    def behind_system_prompt(self, content: Content) -> list[Message]:
+        """Return the messages of a prompt: the system prompt, if there is one, and what the user says."""
+        system = self.opening_system_prompt()
+        messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        return [*messages, {"role": "user", "content": content}]
 
     @property
     def template_tools(self) -> list[dict[str, Any]]:

@@ -78,6 +78,22 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None) -> 
     return number
 
 
+def one_of(name: str, value: Any, allowed: Iterable[Any], more: str = "") -> Any:
+    """Return a setting that is one of some values; for another a `ConfigError` lists these, and then says `more`."""
+    known = [*allowed]
+    if value not in known:
+        raise ConfigError(f"{name} is {value!r:.80}; allowed: {', '.join(map(str, known))}{more}")
+    return value
+
+
+def some_of(name: str, values: Any, allowed: Sequence[str]) -> tuple[str, ...]:
+    """Return a setting that is some of the allowed texts, in their order; `ConfigError` for none or unknown ones."""
+    if isinstance(values, str) or not values or not set(values) <= set(allowed):
+        example = tuple(allowed[:2])
+        raise ConfigError(f"{name} is {values!r:.80}; allowed: some of {', '.join(allowed)}, for example {example}")
+    return tuple(one for one in allowed if one in values)
+
+
 def only_embedded(name: str, value: Any, data: Any) -> None:
     """Raise `ConfigError` if a setting of generated tasks was chosen for other data."""
     if value is not None and data != "embedded":

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from agent_gym.chat import Message
 from agent_gym.env import Reply, TextEnv
-from agent_gym.errors import ConfigError, EnvFailure, described, require
+from agent_gym.errors import ConfigError, EnvFailure, described, one_of, require
 from agent_gym.transcript import Transcript, kind_of
 
 SELF = "self"
@@ -61,7 +61,7 @@ class Game:
         return fresh[-1][0] if fresh else "", "\n".join(text for _, text in fresh)
 
 
-Player = Callable[[Game, str], str]
+Player = Callable[[Any, str], str]
 """From a game and the role to play to an action. A script may read the game; what it knows is its author's choice."""
 
 
@@ -92,9 +92,7 @@ class PlayersEnv(TextEnv):
         if not (opponent in (*self.players, SELF) or str(opponent).startswith(("http://", "https://"))):
             known = ", ".join((*self.players, SELF))
             raise ConfigError(f"opponent is {opponent!r}; allowed: {known}, or the address of a model server")
-        if role not in (None, *self.roles):
-            raise ConfigError(f"role is {role!r}; allowed: {', '.join(self.roles)}, or None for either")
-        self._opponent_name, self._wanted = opponent, role
+        self._opponent_name, self._wanted = opponent, one_of("role", role, (*self.roles, None))
         self.role = ""
         self.played: tuple[str, ...] = ()
         self._books: dict[str, Transcript] = {}

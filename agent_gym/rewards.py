@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from agent_gym.errors import ConfigError, EnvFailure, shown
+from agent_gym.errors import EnvFailure, one_of, shown
 
 # A comma belongs to a number only as a thousands separator, otherwise "1,2" would pass for 12.
 _NUMBER = re.compile(r"[-−]?\$?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)%?")
@@ -211,6 +211,5 @@ def preset_weights(
 
     `ConfigError` if there is no such preset.
     """
-    if reward not in presets:
-        raise ConfigError(f"reward is {reward!r}; allowed: {', '.join(presets)}, refined by reward_weights")
+    one_of("reward", reward, presets, ", refined by reward_weights")
     return {**dict.fromkeys(terms, 0.0), **presets[reward], **(weights or {})}

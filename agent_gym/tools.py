@@ -177,28 +177,29 @@ class Tool:
 
 
 class TextTool(Tool):
-    """A tool whose only argument is a text, `argument`; all calls of one turn are one batch.
-
-    `do` answers a text. A subclass that answers several at once defines `answer` instead.
-    """
+    """A tool whose only argument is a text, `argument`; `do` answers a text, or `do_all` all of one turn at once."""
 
     def __init__(
-        self, name: str, description: str, argument: str, about: str, do: Callable[[str], ToolResult] | None = None
+        self,
+        name: str,
+        description: str,
+        argument: str,
+        about: str,
+        do: Callable[[str], ToolResult] | None = None,
+        do_all: Callable[[Sequence[str]], list[ToolResult]] | None = None,
     ) -> None:
         properties = {argument: {"type": "string", "description": about}}
         super().__init__(name, description, {"type": "object", "properties": properties, "required": [argument]})
-        self.argument, self._do = argument, do
-
-    def answer(self, texts: Sequence[str]) -> list[ToolResult]:
-        """Answer all calls of a turn that are well-formed."""
-        if self._do is None:
-            raise TypeError(f"{type(self).__name__} has to define answer(texts), or be given do")
-        return [self._do(text) for text in texts]
+        self.argument, self._do, self._do_all = argument, do, do_all
 
     def run_batch(self, batch: Sequence[Mapping[str, Any]]) -> list[ToolResult]:
         fits = [list(one) == [self.argument] and isinstance(one[self.argument], str) for one in batch]
         good = [one[self.argument] for one, fit in zip(batch, fits, strict=True) if fit]
-        answers = iter(self.answer(good) if good else [])
+        if self._do_all is not None:
+            answers = iter(self._do_all(good) if good else ())
+        else:
+            assert self._do is not None
+            answers = map(self._do, good)
         problem = f"Error: {self.name} takes one argument, {self.argument}, a text"
         return [next(answers) if fit else ToolResult(problem, error=True) for fit in fits]
 
@@ -209,12 +210,12 @@ class TextTool(Tool):
 class FunctionTool(Tool):
     """A tool made from a typed function; see `tool`."""
 
-    def __init__(self, function: Callable[..., str | ToolResult], name: str | None = None) -> None:
+    def __init__(self, function: Callable[..., str | ToolResult]) -> None:
         from pydantic import TypeAdapter, ValidationError
 
         summary, documented = _read_docstring(function)
         adapter = TypeAdapter(_argument_type(function, documented))
-        super().__init__(name or function.__name__, summary, _plain_schema(adapter))
+        super().__init__(function.__name__, summary, _plain_schema(adapter))
         self._function = function
         self._validate = adapter.validator.validate_python
         self._invalid = (ValidationError, RecursionError)
@@ -233,8 +234,8 @@ class FunctionTool(Tool):
         with suppress(AttributeError, KeyError):
             found = attrgetter(function.__qualname__)(sys.modules[function.__module__])
         if isinstance(found, FunctionTool) and found._function is function:
-            return {"place": (function.__module__, function.__qualname__), "name": self.name}
-        return {"function": function, "name": self.name}
+            return {"place": (function.__module__, function.__qualname__)}
+        return {"function": function}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Read anew: what pydantic made of its arguments stays in its process.
@@ -242,13 +243,13 @@ class FunctionTool(Tool):
         if function is None:
             module, name = state["place"]
             function = attrgetter(name)(import_module(module))._function
-        FunctionTool.__init__(self, function, state["name"])
+        FunctionTool.__init__(self, function)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FunctionTool:
         # Shared, since it never changes, unless it is a method: that of a copied object is another one.
         if not inspect.ismethod(self._function):
             return self
-        return FunctionTool(copy.deepcopy(self._function, memo), self.name)
+        return FunctionTool(copy.deepcopy(self._function, memo))
 
     def __call__(self, *args: Any, **kwargs: Any) -> str | ToolResult:
         return self._function(*args, **kwargs)

@@ -19,7 +19,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from agent_gym.envs.maze.env import MOVES
+from agent_gym.envs.maze import MOVES
 from agent_gym.examples.presets import PRESETS
 
 TASKS = 500

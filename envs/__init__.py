@@ -1,7 +1,8 @@
-"""One folder per task. The tasks know the core (`agent_gym.env`, `tools`, `rewards`, ...) and not each other.
+"""One folder per task, or a module where one is enough.
 
-A new environment is a folder here with a `TextEnv` or `ToolEnv` in it, and one table in `registry/environments.toml`;
-docs/add_an_env.md walks through it. Nothing is imported here, so that one task never pays for another's packages.
+The tasks know the core (`agent_gym.env`, `tools`, `rewards`, ...) and not each other. A new environment is a folder or
+a module here with a `TextEnv` or `ToolEnv` in it, and one table in `registry/environments.toml`; docs/add_an_env.md
+walks through it. Nothing is imported here, so that one task never pays for another's packages.
 """
 
 if __name__ != "agent_gym.envs":

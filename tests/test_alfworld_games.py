@@ -47,7 +47,7 @@ def test_small_rooms_are_a_source_of_their_own(exported: Path) -> None:
     for few in (3, 4.5, True):
         with pytest.raises(ConfigError, match="receptacles is .*at least 4, or None"):
             game_names("embedded", None, few)
-    with pytest.raises(ConfigError, match="receptacles is 6, but the rooms of data=.* are as they are"):
+    with pytest.raises(ConfigError, match="receptacles is 6, but only data=.embedded. has it"):
         game_names(str(exported), None, 6)
     with pytest.raises(ConfigError, match="receptacles is 3; it must"):
         load_game("embedded-3/train/0")

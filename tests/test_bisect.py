@@ -7,7 +7,7 @@ import itertools
 import gymnasium
 import pytest
 
-from agent_gym.envs.bisect.env import BisectEnv
+from agent_gym.envs.bisect import BisectEnv
 from agent_gym.errors import ConfigError
 
 

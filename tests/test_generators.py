@@ -40,18 +40,22 @@ GENERATORS = {
     ),
     "hotpotqa": Generator(
         hotpotqa.GeneratedQuestions,
-        hotpotqa.SPLIT_SIZES,
+        hotpotqa.GeneratedQuestions.SIZES,
         "_id question answer type level supporting_facts context world",
         "question",
     ),
     "papersearch": Generator(
         papersearch.GeneratedQueries,
-        papersearch.SPLIT_SIZES,
+        papersearch.GeneratedQueries.SIZES,
         "query_id question papers related type searches expands field difficulty",
         "question",
     ),
-    "retool": Generator(retool.GeneratedProblems, retool.SIZES, "problem answer program kind level", "problem"),
+    "retool": Generator(
+        retool.GeneratedProblems, retool.GeneratedProblems.SIZES, "problem answer program kind level", "problem"
+    ),
 }
+WORDED = ("train", "validation", "test")
+"""The splits that have sentences of their own."""
 each_generator = pytest.mark.parametrize("name", GENERATORS)
 
 
@@ -234,7 +238,7 @@ def test_each_split_of_gsm8k_has_sentences_of_its_own_all_of_them_used_in_known_
 def test_the_programs_of_retool_print_the_answers(level: int) -> None:
     """Answer and program go different ways to the same number: some of each kind, with the text of each split."""
     sandbox = shared_sandbox()
-    for split in retool.WORDED:
+    for split in WORDED:
         rows = sorted(retool.GeneratedProblems(split, 300, level), key=lambda row: row["kind"])
         found = {kind: list(some)[:3] for kind, some in itertools.groupby(rows, key=lambda row: row["kind"])}
         assert found.keys() == KINDS.keys()
@@ -248,10 +252,10 @@ def test_every_wording_of_retool_has_all_the_numbers_and_one_split() -> None:
     assert retool.WORDINGS.keys() == KINDS.keys()
     seen: set[str] = set()
     for kind, splits in retool.WORDINGS.items():
-        texts = [text for split in retool.WORDED for text in splits[split]]
+        texts = [text for split in WORDED for text in splits[split]]
         slots = {frozenset(name for _, name, *_ in string.Formatter().parse(text) if name) for text in texts}
         assert len(slots) == 1, f"the wordings of {kind} have different slots: {slots}"
-        assert all(splits[split] for split in retool.WORDED) and not seen & set(texts)
+        assert all(splits[split] for split in WORDED) and not seen & set(texts)
         assert len(set(texts)) == len(texts)
         seen |= set(texts)
 
@@ -262,11 +266,11 @@ def test_no_problem_of_retools_training_comes_again_in_any_sentence() -> None:
     def asked(row: dict[str, str]) -> tuple[str, str, str]:
         return row["kind"], " ".join(sorted(re.findall(r"\d+", row["problem"]))), row["answer"]
 
-    train = {asked(row) for row in retool.GeneratedProblems("train", retool.SIZES["train"])}
+    train = {asked(row) for row in retool.GeneratedProblems("train", retool.GeneratedProblems.SIZES["train"])}
     for split in retool.SPLITS.keys() - {"train"}:
-        rows = list(retool.GeneratedProblems(split, retool.SIZES[split]))
+        rows = list(retool.GeneratedProblems(split, retool.GeneratedProblems.SIZES[split]))
         assert [row["problem"] for row in rows if asked(row) in train] == []
-        assert len({row["problem"] for row in rows}) == len(rows) == retool.SIZES[split]
+        assert len({row["problem"] for row in rows}) == len(rows) == retool.GeneratedProblems.SIZES[split]
         kinds = Counter(row["kind"] for row in rows)
         assert kinds.keys() == KINDS.keys() and min(kinds.values()) >= 20, kinds
         for row in rows:

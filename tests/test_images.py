@@ -20,7 +20,7 @@ from toy_envs import WorldEnv
 
 from agent_gym import ConfigError, Reply
 from agent_gym.chat import MAX_OBSERVATION_CHARS, described, text_of
-from agent_gym.envs.maze.env import SIZES, Layouts, VisualMazeEnv
+from agent_gym.envs.maze import Layouts, VisualMazeEnv
 from agent_gym.images import Image, images_of, join, parts
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -115,7 +115,7 @@ def test_several_messages_and_long_or_broken_texts_are_bounded_as_ever() -> None
 def test_every_setting_has_layouts_in_every_split(size: int) -> None:
     for longest in (1, 2, 144):
         env = VisualMazeEnv(size=np.int64(size), longest=longest)
-        for split, length in SIZES.items():
+        for split, length in Layouts.SIZES.items():
             assert 50 <= len(env.tasks[split]) <= length
             for index in (0, len(env.tasks[split]) - 1):
                 env.reset(seed=0, options={"split": split, "index": index})
@@ -135,7 +135,7 @@ def test_settings_without_mazes_are_refused(kwargs: dict[str, Any], words: str) 
     with pytest.raises(ConfigError, match=words):
         gymnasium.make("AgentR1/VisualMaze-v0", **kwargs)
     with pytest.raises(ConfigError, match=r"size 2 .* 1 moves .*'test'"):  # the search for a layout ends
-        Layouts("test", 500, 2, 1)[0]
+        Layouts("test", cells=2, longest=1)[0]
 
 
 def test_a_wall_is_seen_and_not_told_unless_asked() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent_gym.envs.hotpotqa.embedded import SPLIT_SIZES, WORLDS, GeneratedQuestions
+from agent_gym.envs.hotpotqa.embedded import WORLDS, GeneratedQuestions
 from agent_gym.envs.hotpotqa.embedded.world import SIZES, get_world
 from agent_gym.envs.names import MOST_WORLDS
 from agent_gym.envs.papersearch.embedded import QUESTIONS, GeneratedQueries
@@ -24,7 +24,7 @@ from agent_gym.envs.papersearch.embedded.field import (
 )
 from agent_gym.envs.papersearch.tools import Paper
 
-each_split = pytest.mark.parametrize("split", SPLIT_SIZES)
+each_split = pytest.mark.parametrize("split", GeneratedQuestions.SIZES)
 each_split_of_papers = pytest.mark.parametrize("split", FIELDS)
 
 

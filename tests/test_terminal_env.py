@@ -16,7 +16,7 @@ import agent_gym
 from agent_gym import ConfigError
 from agent_gym.certify.record import outcome
 from agent_gym.envs.terminal.data import task_of, write_embedded
-from agent_gym.envs.terminal.embedded import SIZES, WORDINGS, GeneratedTasks, build
+from agent_gym.envs.terminal.embedded import WORDINGS, GeneratedTasks, build
 from agent_gym.envs.terminal.embedded.kinds import KINDS
 from agent_gym.envs.terminal.env import reward_of
 from agent_gym.envs.terminal.harbor import Unfit, read_task
@@ -41,7 +41,7 @@ def of_kind(kind: str) -> dict[str, Any]:
 
 def test_tasks_are_whole_and_no_split_has_text_or_content_of_another() -> None:
     texts, contents = dict[str, str](), dict[str, str]()
-    for split, size in SIZES.items():
+    for split, size in GeneratedTasks.SIZES.items():
         rows = list(GeneratedTasks(split, min(size, 500)))
         assert json.loads(json.dumps(rows)) == rows
         assert [row["level"] for row in rows[:6]] == [1, 2, 3, 4, 5, 1]

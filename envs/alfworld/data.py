@@ -21,7 +21,7 @@ from agent_gym.envs.alfworld.embedded import EMBEDDED, GAME_FILE, ROOT, SPLIT_SI
 from agent_gym.envs.alfworld.embedded.files import GRAMMARS, domain, grammar_text
 from agent_gym.envs.alfworld.embedded.rooms import LEAST_RECEPTACLES
 from agent_gym.envs.alfworld.game import TASK_TYPES, Game, task_of
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, only_embedded, some_of
 
 OFFICIAL = "official"
 ALIASES = {"validation": "valid_seen", "test": "valid_unseen"}  # names of splits elsewhere here, to ALFWorld's own
@@ -51,14 +51,8 @@ def game_names(
 
     `ConfigError` if there is no such folder, for a split without a game of the types, and for wrong arguments.
     """
-    types = TASK_TYPES if task_types is None else task_types
-    if not types or set(types) - set(TASK_TYPES):
-        raise ConfigError(f"task_types is {task_types!r}; it must name some of {', '.join(TASK_TYPES)}")
-    if receptacles is not None and data != EMBEDDED:
-        raise ConfigError(
-            f"receptacles is {receptacles!r}, but the rooms of data={data!r} are as they are; leave it out, or leave "
-            f"out data for generated games"
-        )
+    types = some_of("task_types", TASK_TYPES if task_types is None else task_types, TASK_TYPES)
+    only_embedded("receptacles", receptacles, data)
     if data == EMBEDDED:
         _check_receptacles(receptacles)
         sizes = SPLIT_SIZES if receptacles is None else embedded.SMALL_SPLIT_SIZES

@@ -12,11 +12,10 @@ from agent_gym.env import HISTORY_HEADING, Reply
 from agent_gym.envs.alfworld.data import EMBEDDED, LADDER, game_names, load_game
 from agent_gym.envs.alfworld.embedded.files import GRAMMARS
 from agent_gym.envs.alfworld.expert import Expert
-from agent_gym.envs.alfworld.game import Game
 from agent_gym.envs.alfworld.original import TextWorld
 from agent_gym.envs.alfworld.protocols import ARGUMENT, PROTOCOLS
 from agent_gym.envs.alfworld.world import COMMANDS, World
-from agent_gym.errors import ConfigError, at_difficulty, only_embedded
+from agent_gym.errors import ConfigError, at_difficulty, one_of, only_embedded
 from agent_gym.formats.tags import TagParser
 from agent_gym.protocols import takes_protocol
 from agent_gym.tool_env import ToolEnv
@@ -124,12 +123,9 @@ class ALFWorldEnv(ToolEnv):
         **kwargs: Any,
     ) -> None:
         self.protocol = PROTOCOLS[protocol] if protocol else None
-        if grammar not in (None, *GRAMMARS):
-            raise ConfigError(f"grammar is {grammar!r}; it must be one of {', '.join(GRAMMARS)}, or None")
-        if engine not in ENGINES:
-            raise ConfigError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
-        if commands not in _FORMS:
-            raise ConfigError(f"commands is {commands!r}; it must be one of {', '.join(_FORMS)}")
+        one_of("grammar", grammar, (*GRAMMARS, None))
+        one_of("engine", engine, ENGINES)
+        one_of("commands", commands, _FORMS)
         only_embedded("difficulty", difficulty, data)
         rung = at_difficulty(difficulty, LADDER, task_types=task_types, receptacles=receptacles)
         self._tool, known, rule = _FORMS[commands]
@@ -145,9 +141,6 @@ class ALFWorldEnv(ToolEnv):
             **kwargs,
         )
         self._show, self._grammar = show_admissible, grammar
-        self._game: Game
-        self._world: World
-        self._ended: str
 
     def gold(self, task: Any) -> str:
         problem = str(load_game(task, self._grammar).data["pddl_problem"])
@@ -216,8 +209,7 @@ class ALFWorldEnv(ToolEnv):
             style: "default"; "searching" to use only what was shown; "guessing" to go anywhere and try; or "direct" to
                 give up at once.
         """
-        if style not in STYLES:
-            raise ConfigError(f"the ALFWorld expert has no style {style!r}; known: {', '.join(STYLES)}")
+        self.check_style(style, STYLES)
         if style == "direct":
             return ""
         if style == "guessing":
@@ -257,13 +249,11 @@ class ALFWorldEnv(ToolEnv):
         return observation, reward, terminated, truncated, info
 
     def situation(self) -> list[Message]:
-        system = self.opening_system_prompt()
-        messages: list[Message] = [{"role": "system", "content": system}] if system else []
         if self.protocol:
-            return [*messages, {"role": "user", "content": self._prompt()}]
+            return self.behind_system_prompt(self._prompt())
         lines = [f"{n}. {command}\n   {text}" for n, (command, text) in enumerate(self._history, 1)]
         history = "\n".join(["", "", HISTORY_HEADING, *lines]) if lines else ""
-        return [*messages, {"role": "user", "content": self._shown(self._first + history)}]
+        return self.behind_system_prompt(self._shown(self._first + history))
 
     def _give(self, command: str) -> ToolResult:
         admissible = command.strip() in self._world.view.admissible

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agent_gym.formats.tags import TagParser
-from agent_gym.formats.verl_agent import Steps, action_of, is_well_formed, past
+from agent_gym.formats.tags import Steps, TagParser, action_of, is_well_formed, past
 from agent_gym.protocols import Protocol, prompt_file
 from agent_gym.tools import FirstCallParser, ToolCall
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from agent_gym.envs.bargain.game import SPLIT_SIZES, Bargain, GeneratedDeals, expert, fair, greedy, written
+from agent_gym.envs.bargain.game import Bargain, GeneratedDeals, expert, fair, greedy, written
 from agent_gym.errors import ConfigError, at_difficulty, whole_number
-from agent_gym.players import Game, Player, PlayersEnv
+from agent_gym.players import Player, PlayersEnv
 
 LADDER: tuple[Mapping[str, int], ...] = (
     {"kinds": 3, "rounds": 3},
@@ -20,7 +20,6 @@ LADDER: tuple[Mapping[str, int], ...] = (
     {"kinds": 4, "rounds": 8},
 )
 """The default, then by difficulty."""
-_STYLES = ("default", "eager", "impatient")
 
 
 class BargainEnv(PlayersEnv):
@@ -73,6 +72,7 @@ class BargainEnv(PlayersEnv):
 
     reward_weights: ClassVar[Mapping[str, float]] = {"share": 1.0}
     roles: ClassVar[tuple[str, ...]] = Bargain.roles
+    game: Bargain
     players: ClassVar[Mapping[str, Player]] = {"expert": expert, "fair": fair, "greedy": greedy}
     default_system_prompt: ClassVar[str] = (
         "Divide the pool with somebody else, whose values differ from yours and are hidden. Get as much as you can; "
@@ -93,11 +93,10 @@ class BargainEnv(PlayersEnv):
         rung = at_difficulty(difficulty, LADDER, kinds=kinds, rounds=rounds)
         kinds = whole_number("kinds", rung["kinds"], 2, 4)
         self.rounds = whole_number("rounds", rung["rounds"], 1, 20)
-        tasks = {split: GeneratedDeals(split, kinds) for split in SPLIT_SIZES}
         most = 2 * self.rounds if max_turns is None else max_turns
-        super().__init__(tasks, opponent=opponent, max_turns=most, **kwargs)
+        super().__init__(GeneratedDeals.splits(kinds=kinds), opponent=opponent, max_turns=most, **kwargs)
 
-    def start(self, task: Any) -> Game:
+    def start(self, task: Any) -> Bargain:
         if not (isinstance(task, Mapping) and {"pool", "values"} <= set(task)):
             raise ConfigError(f"a task of bargaining is a dict with pool and values, got {task!r:.200}")
         return Bargain(task["pool"], task["values"], self.rounds)
@@ -115,10 +114,8 @@ class BargainEnv(PlayersEnv):
         "eager" accepts any offer. "impatient" knows no values but its own: in its last turn it accepts what is offered,
         before that in every second turn, by chance, and otherwise it asks for all.
         """
-        if style not in _STYLES:
-            raise ConfigError(f"the bargaining expert has no style {style!r}; known: {', '.join(_STYLES)}")
+        self.check_style(style, ("default", "eager", "impatient"))
         game = self.game
-        assert isinstance(game, Bargain)
         gives_in = style == "eager" or (style == "impatient" and (game.left == 1 or self.np_random.random() < 0.5))
         if game.offer and gives_in:
             return "accept"
@@ -126,8 +123,6 @@ class BargainEnv(PlayersEnv):
 
     def random_action(self, rng: np.random.Generator) -> str:
         """Accept, or offer anything."""
-        game = self.game
-        assert isinstance(game, Bargain)
-        if game.offer and rng.random() < 0.3:
+        if self.game.offer and rng.random() < 0.3:
             return "accept"
-        return f"offer: {' '.join(str(rng.integers(n + 1)) for n in game.pool)}"
+        return f"offer: {' '.join(str(rng.integers(n + 1)) for n in self.game.pool)}"

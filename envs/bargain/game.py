@@ -13,14 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any, ClassVar
 
-from agent_gym.data import DistinctRows
-from agent_gym.errors import ConfigError
+from agent_gym.data import SplitRows
 from agent_gym.players import Game
 
 KINDS = ("book", "hat", "ball", "pen")
 TOTAL = 10
 """What the whole pool is worth to each role."""
-SPLIT_SIZES = {"train": 20_000, "validation": 500, "test": 500}
 _FIFTHS = {"train": (0, 1, 2), "validation": (3,), "test": (4,)}  # of all pools, by split
 _MOST_ITEMS = 10
 _TALK = 300  # characters of an action that the other gets to read
@@ -157,13 +155,12 @@ def written(items: Counts) -> str:
 # Strategies. They know the values of both.
 
 
-def greedy(game: Game, role: str) -> str:
+def greedy(game: Bargain, role: str) -> str:
     """Leave as little as the other would rather have than nothing; take an offer only if there is no turn after it.
 
     With one round this is the equilibrium of the ultimatum game: the first leaves the least that is worth anything, the
     second accepts whatever is.
     """
-    assert isinstance(game, Bargain)
     mine = game.best(role, 1)
     last = game.left == 1 and role == "second"
     if game.offer and game.offered >= (1 if last else game.worth(role, mine)):
@@ -171,13 +168,12 @@ def greedy(game: Game, role: str) -> str:
     return f"offer: {written(mine)}"
 
 
-def fair(game: Game, role: str) -> str:
+def fair(game: Bargain, role: str) -> str:
     """Ask for all at first and concede, turn by turn, down to the share of Nash's solution.
 
     A time-dependent tactic of the linear kind (Faratin, Sierra, Jennings, 1998): aims at
     TOTAL - (TOTAL - fair) k / n in turn k = 1..n, takes what is worth it, and offers the other as much as it leaves.
     """
-    assert isinstance(game, Bargain)
     aim = TOTAL - (TOTAL - game.fair[role]) * (game.rounds - game.left + 1) / game.rounds
     if game.offer and game.offered >= aim:
         return "accept"
@@ -187,29 +183,26 @@ def fair(game: Game, role: str) -> str:
     return f"offer: {written(mine)}"
 
 
-def expert(game: Game, role: str) -> str:
+def expert(game: Bargain, role: str) -> str:
     """Take what is worth Nash's share, else offer Nash's division."""
-    assert isinstance(game, Bargain)
     if game.offer and game.offered >= game.fair[role]:
         return "accept"
     mine = game.nash if role == "first" else game.rest(game.nash)
     return f"offer: {written(mine)}"
 
 
-class GeneratedDeals(DistinctRows):
-    """The pools and values of one split. A pool belongs to one split, and with it all that a role reads.
+class GeneratedDeals(SplitRows):
+    """The pools and values of one split, of 2 to 4 `kinds` of items.
 
-    Args:
-        split: a key of `SPLIT_SIZES`.
-        kinds: how many kinds of items, 2 to 4.
-        size: how many at most; row i is the same at any size.
+    A pool belongs to one split, and with it all that a role reads.
     """
 
+    SIZES = {"train": 20_000, "validation": 500, "test": 500}
+    KEY = "deal_key"
+
     def __init__(self, split: str, kinds: int, size: int | None = None) -> None:
-        if split not in SPLIT_SIZES:
-            raise ConfigError(f"unknown split {split!r}: generated deals have {', '.join(SPLIT_SIZES)}")
-        super().__init__(SPLIT_SIZES[split] if size is None else size, key=None if split == "train" else "deal_key")
-        self.split, self.kinds = split, kinds
+        super().__init__(split, size)
+        self.kinds = kinds
         pools = [one for one in itertools.product(range(1, 7), repeat=kinds) if 4 <= sum(one) <= _MOST_ITEMS]
         self._pools = [one for i, one in enumerate(pools) if i % 5 in _FIFTHS[split]]
 

@@ -6,19 +6,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from agent_gym.data import Splits, load_splits
+from agent_gym.data import EMBEDDED, Splits, load_splits
 from agent_gym.env import Reply
 from agent_gym.envs.gsm8k.calculator import calculator
-from agent_gym.envs.gsm8k.embedded import LADDER, GeneratedProblems
+from agent_gym.envs.gsm8k.embedded import GeneratedProblems
 from agent_gym.envs.gsm8k.protocols import ARGUMENT, PROTOCOLS, TOOL, checked, strict_match
-from agent_gym.errors import ConfigError, only_embedded, whole_number
+from agent_gym.errors import ConfigError, only_embedded
 from agent_gym.protocols import takes_protocol
 from agent_gym.rewards import answer_format, final_answer, number_match
 from agent_gym.row_forms import answers_of
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import TextTool, Tool, ToolCall, ToolResult
 
-EMBEDDED_SIZES = {"train": 20_000, "validation": 1_000, "test": 1_000}
 _ANNOTATION = re.compile(r"<<([^<>=]+)=([^<>]*)>>")
 
 
@@ -88,7 +87,7 @@ class GSM8KEnv(ToolEnv):
     @takes_protocol(PROTOCOLS)
     def __init__(
         self,
-        data: str = "embedded",
+        data: str = EMBEDDED,
         *,
         protocol: str | None = None,
         difficulty: int | None = None,
@@ -135,8 +134,7 @@ class GSM8KEnv(ToolEnv):
 
     def expert_action(self, style: str = "default") -> str:
         """Play the next annotated computation as a call, then state the gold answer ("direct" states it at once)."""
-        if style not in ("default", "direct"):
-            raise ConfigError(f"the GSM8K expert has no style {style!r}; known: default, direct")
+        self.check_style(style)
         if self.protocol:
             action = f"#### {self._golds[0]}"
             if self.tools and self.turn == 0:
@@ -153,10 +151,9 @@ class GSM8KEnv(ToolEnv):
 
 def problems(data: str, difficulty: int | None = None) -> Splits:
     """Return the splits of a GSM8K data source: "embedded", perhaps of one difficulty, a path, or a hub name."""
-    if data == "embedded":
-        level = None if difficulty is None else whole_number("difficulty", difficulty, 1, len(LADDER))
-        return {split: GeneratedProblems(split, size, level) for split, size in EMBEDDED_SIZES.items()}
     only_embedded("difficulty", difficulty, data)
+    if data == EMBEDDED:
+        return GeneratedProblems.splits(difficulty=difficulty)
     return load_splits(data, columns=("question", "answer"), config="main")
 
 

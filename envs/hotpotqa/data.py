@@ -6,34 +6,33 @@ The official JSON (`supporting_facts` and `context` as pairs), the hub's form (b
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent_gym.data import Row, Splits, load_splits
-from agent_gym.envs.hotpotqa.embedded import LEVELS, SPLIT_SIZES, GeneratedQuestions, check_levels
-from agent_gym.errors import ConfigError, at_difficulty, only_embedded
+from agent_gym.data import EMBEDDED, Row, Splits, load_splits
+from agent_gym.envs.hotpotqa.embedded import LEVELS, GeneratedQuestions
+from agent_gym.errors import ConfigError, at_difficulty, only_embedded, some_of
 from agent_gym.row_forms import answers_of, pairs, question_of
 from agent_gym.search import Document
 from agent_gym.search.sources import hotpotqa_paragraphs
 
-EMBEDDED = "embedded"
 COLUMNS = ("question", "answer")
 _SPLIT_NAMES = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
 
 
 LADDER: tuple[Mapping[str, Any], ...] = (
-    {},
+    {"levels": LEVELS},
     {"levels": ("easy",), "alone": True},
     {"levels": ("easy",)},
     {"levels": ("medium",)},
     {"levels": ("easy", "medium"), "hops": 3},
     {"levels": ("easy", "medium"), "hops": 4},
 )
-"""Difficulty to arguments of `GeneratedQuestions`. None has questions for yes or no, of which guessing solves half."""
+"""Arguments of `GeneratedQuestions`: the default, then by difficulty, without questions for yes or no, half of which
+guessing solves."""
 
 
 class Question(NamedTuple):
@@ -74,35 +73,27 @@ def paragraphs(rows: Iterable[Mapping[str, Any]]) -> list[Document]:
     return list(hotpotqa_paragraphs(map(official, rows)))
 
 
-def questions(data: str, levels: Sequence[str] | None = None) -> tuple[Splits, list[Sequence[Row]]]:
+def questions(
+    data: str, levels: Sequence[str] | None = None, difficulty: int | None = None
+) -> tuple[Splits, list[Sequence[Row]]]:
     """Return the splits of a data source, and the rows whose paragraphs are searched together: none of "embedded".
 
     Raises:
-        ConfigError: for an unknown level, or one that a split does not have; and as `load`.
+        ConfigError: for an unknown level, or one that a split does not have, or a difficulty that is not 1 to 5, or not
+            of embedded questions; and as `load`.
     """
-    wanted = LEVELS if levels is None else check_levels(levels)
+    only_embedded("difficulty", difficulty, data)
+    levels = None if levels is None else some_of("levels", levels, LEVELS)
     if data == EMBEDDED:
-        return _embedded(wanted), []
+        return GeneratedQuestions.splits(**at_difficulty(difficulty, LADDER, levels=levels)), []
     splits = load(data)
     searched = distinct(splits)
     if levels is not None:
-        splits = {split: [row for row in rows if row.get("level") in wanted] for split, rows in splits.items()}
+        splits = {split: [row for row in rows if row.get("level") in levels] for split, rows in splits.items()}
     for split, rows in splits.items():
         if not rows:
-            raise ConfigError(f"{data}: split {split!r} has no question of the levels {', '.join(wanted)}")
+            raise ConfigError(f"{data}: split {split!r} has no question of the levels {', '.join(levels or LEVELS)}")
     return splits, searched
-
-
-def graded(data: Any, levels: Sequence[str] | None, difficulty: int) -> tuple[Splits, list[Sequence[Row]]]:
-    """Return what `questions` does, of a difficulty from 1 to 5 of embedded questions; `ConfigError` for others."""
-    only_embedded("difficulty", difficulty, data)
-    rung = at_difficulty(difficulty, LADDER, levels=levels)
-    return {split: GeneratedQuestions(split, **rung) for split in SPLIT_SIZES}, []
-
-
-@functools.lru_cache(maxsize=8)
-def _embedded(levels: tuple[str, ...]) -> Splits:
-    return {split: GeneratedQuestions(split, levels=levels) for split in SPLIT_SIZES}
 
 
 def distinct(splits: Splits) -> list[Sequence[Row]]:
@@ -110,7 +101,7 @@ def distinct(splits: Splits) -> list[Sequence[Row]]:
     return list({id(rows): rows for rows in splits.values()}.values())
 
 
-def load(data: str, columns: tuple[str, ...] = COLUMNS) -> dict[str, Sequence[Row]]:
+def load(data: str) -> dict[str, Sequence[Row]]:
     """Load the rows of a file, a folder or a hub name. The dev split serves as test where there is none.
 
     A file is one split, that of its name. A folder holds `train.json` and so on, or files under their official names,
@@ -129,9 +120,9 @@ def load(data: str, columns: tuple[str, ...] = COLUMNS) -> dict[str, Sequence[Ro
             continue
         if split in splits:
             raise ConfigError(f"{data} holds two files of the split {split!r}; give the folder or file of one")
-        (splits[split],) = load_splits(str(file), columns=columns).values()
+        (splits[split],) = load_splits(str(file), columns=COLUMNS).values()
     if not splits:
-        loaded = load_splits(data, columns=columns, config="distractor" if "hotpot" in data else None)
+        loaded = load_splits(data, columns=COLUMNS, config="distractor" if "hotpot" in data else None)
         splits = {_SPLIT_NAMES.get(split, split): rows for split, rows in loaded.items()}
     if len(splits) > 1 and "test" in splits and not splits["test"][0].get("answer"):
         del splits["test"]  # 2WikiMultihopQA's answers, as HotpotQA's, are not public

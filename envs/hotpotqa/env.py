@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, ClassVar
 
 from agent_gym.env import Reply
-from agent_gym.envs.hotpotqa.browser import Browser, Find, Write
-from agent_gym.envs.hotpotqa.data import EMBEDDED, graded, official, paragraphs, questions, read_question
+from agent_gym.envs.hotpotqa.data import EMBEDDED, official, paragraphs, questions, read_question
 from agent_gym.envs.hotpotqa.embedded.world import get_world
-from agent_gym.envs.hotpotqa.protocols import PROTOCOLS
+from agent_gym.envs.hotpotqa.protocols import PROTOCOLS, Browser
 from agent_gym.envs.hotpotqa.scoring import REWARDS, TERMS, UNANSWERED, Judge, render
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, described, whole_number
 from agent_gym.formats.react import ReActParser
@@ -25,6 +23,7 @@ from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import Parser, TextTool, ToolCall, ToolResult, same_text
 
 NOTHING = "No results."
+_ABOUT = "Search an encyclopedia for paragraphs.", "what to search for"
 _CANDIDATES = 10  # a paragraph that a search for its own title does not put among the first ten has another title
 
 SEARCH = (
@@ -41,35 +40,6 @@ DIRECT = "Answer the question. Think about it, then write the answer as briefly 
 # With one example, since instructions alone leave open how a thought should help. Its places do not exist, so that it
 # answers no question.
 REACT = prompt_file(__file__, "react-chat.txt")
-
-
-class Search(TextTool):
-    """`search(query)`: the best paragraphs for a query. All calls of one turn are one batched search."""
-
-    about = "Search an encyclopedia for paragraphs.", "what to search for"
-
-    def __init__(self, find: Find, write: Write, top_k: int, about: tuple[str, str] = about) -> None:
-        super().__init__("search", about[0], "query", about[1])
-        self._find, self._write, self._top_k = find, write, top_k
-
-    def answer(self, texts: Sequence[str]) -> list[ToolResult]:
-        return [ToolResult(self._write(found) or NOTHING) for found in self._find(texts, self._top_k)]
-
-
-class Lookup(TextTool):
-    """`lookup(title)`: the paragraph with exactly this title, whatever its case."""
-
-    def __init__(self, find: Find, write: Write) -> None:
-        super().__init__("lookup", "Read the paragraph with this title.", "title", "the exact title")
-        self._find, self._write = find, write
-
-    def answer(self, texts: Sequence[str]) -> list[ToolResult]:
-        results = []
-        for title, found in zip(texts, self._find(texts, _CANDIDATES), strict=True):
-            exact = [document for document in found if same_text(document.title) == same_text(title)]
-            problem = f"Error: no paragraph has the title {title[:80]!r}"
-            results.append(ToolResult(self._write(exact[:1]) if exact else problem, error=not exact))
-        return results
 
 
 class HotpotQAEnv(ToolEnv):
@@ -192,16 +162,16 @@ class HotpotQAEnv(ToolEnv):
         self._top_k = whole_number("top_k", top_k, 1)
         self._passage_tokens = whole_number("max_passage_tokens", max_passage_tokens, 1)
         self._observation_tokens = whole_number("max_observation_tokens", max_observation_tokens, 1)
-        load = self.load_tasks if difficulty is None else functools.partial(graded, difficulty=difficulty)
-        tasks, rows = load(data, levels)
-        about = (self.protocol and self.protocol.about) or Search.about
-        known: dict[str, TextTool] = {
-            "search": Search(self._find, self._write, top_k, about),
-            "lookup": Lookup(self._find, self._write),
-        }
+        tasks, rows = self.load_tasks(data, levels, difficulty)
         self._browser = Browser(self._find, self._write)
-        if self.protocol and self.protocol.browses:
-            known = self._browser.tools
+        known = self._browser.tools
+        if not (self.protocol and self.protocol.browses):
+            summary, about = (self.protocol and self.protocol.about) or _ABOUT
+            what = "Read the paragraph with this title.", "title", "the exact title"
+            known = {
+                "search": TextTool("search", summary, "query", about, do_all=self._search),
+                "lookup": TextTool("lookup", *what, do_all=self._lookup),
+            }
         chosen = [known[name] for name in dict.fromkeys(tools)]
         self._argument = known["search"].argument
         if calls == "react":
@@ -295,8 +265,7 @@ class HotpotQAEnv(ToolEnv):
     def expert_action(self, style: str = "default") -> str:
         # "direct" answers at once with what can be read. A made-up answer would teach a policy to make up answers: in
         # an experiment it lost the ability to copy one from a paragraph.
-        if style not in ("default", "direct"):
-            raise ConfigError(f"the HotpotQA expert has no style {style!r}; known: default, direct")
+        self.check_style(style)
         titles, answer = self._judge.question.titles, self._judge.question.answers[0]
         # One search per turn, or more where the turns would not suffice: the last turn is for the answer.
         turns, n = min(len(titles), self.max_turns - 1) if self.tools else 0, len(titles)
@@ -336,6 +305,17 @@ class HotpotQAEnv(ToolEnv):
         passages = self._limit.cut(found, self._observation_tokens)
         self._judge.show([passages])
         return passages
+
+    def _search(self, queries: Sequence[str]) -> list[ToolResult]:
+        return [ToolResult(self._write(found) or NOTHING) for found in self._find(queries, self._top_k)]
+
+    def _lookup(self, titles: Sequence[str]) -> list[ToolResult]:
+        results = []
+        for title, found in zip(titles, self._find(titles, _CANDIDATES), strict=True):
+            exact = [document for document in found if same_text(document.title) == same_text(title)]
+            problem = f"Error: no paragraph has the title {title[:80]!r}"
+            results.append(ToolResult(self._write(exact[:1]) if exact else problem, error=not exact))
+        return results
 
     def _find(self, queries: Sequence[str], k: int) -> list[list[Document]]:
         return [[hit.document for hit in hits] for hits in self._engine().search(queries, k)]

@@ -58,12 +58,16 @@ class Mixture(GeneratedRows):
         return self._sources[source][at]
 
 
-def mixture(data: str | Sequence[str], levels: Sequence[str] | None = None) -> tuple[Splits, list[Sequence[Row]]]:
+def mixture(
+    data: Any, levels: Sequence[str] | None = None, difficulty: int | None = None
+) -> tuple[Splits, list[Sequence[Row]]]:
     """Load sources, "embedded", files, folders or names on the hub, and mix them; return what `questions` does.
 
-    Raises:
+    With a difficulty it is `questions`. Raises:
         ConfigError: if there is no source, one cannot be read, or levels are given, which a mixture does not have.
     """
+    if difficulty is not None:
+        return questions(data, levels, difficulty)
     if levels is not None:
         raise ConfigError("levels are HotpotQA's; a mixture has none, so leave them out")
     names = [data] if isinstance(data, str) else list(data)
@@ -77,7 +81,7 @@ def mixture(data: str | Sequence[str], levels: Sequence[str] | None = None) -> t
                 three_hops = GeneratedQuestions(split, levels=("easy", "medium"), hops=3)
                 sources.setdefault(split, []).append(Mixture([rows, three_hops]))
             continue
-        loaded = load(name, ("question", "answer"))
+        loaded = load(name)
         searched += distinct(loaded)
         for split, rows in loaded.items():
             answerable = [row for row in rows if row["answerable"]] if "answerable" in rows[0] else rows

@@ -17,14 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent_gym.data import Row, Splits
-from agent_gym.envs.papersearch.embedded import SPLIT_SIZES, GeneratedQueries
+from agent_gym.data import EMBEDDED, Row, Splits
+from agent_gym.envs.papersearch.embedded import GeneratedQueries
 from agent_gym.envs.papersearch.embedded.field import DEFAULT, get_field
 from agent_gym.envs.papersearch.tools import Library, Paper
 from agent_gym.errors import ConfigError, only_embedded
 from agent_gym.search.sources import SUFFIXES, read_rows
 
-EMBEDDED = "embedded"
 COLUMNS = ("paper_id", "title", "abstract", "year", "references")
 # Observations put ids in brackets, answers list them with commas or on lines of their own.
 _NO_ID = re.compile(r"[\s,\[\]]|^$")
@@ -48,7 +47,7 @@ def open_data(data: str, difficulty: int | None = None) -> tuple[Splits, Library
             that is not 1 to 5, or that data does not have.
     """
     if data == EMBEDDED:
-        return _embedded(DEFAULT if difficulty is None else difficulty), None
+        return GeneratedQueries.splits(difficulty=DEFAULT if difficulty is None else difficulty), None
     only_embedded("difficulty", difficulty, data)
     folder = Path(data).expanduser()
     if not folder.is_dir():
@@ -59,11 +58,6 @@ def open_data(data: str, difficulty: int | None = None) -> tuple[Splits, Library
     # The times of change are part of the key, so that an edited file is read again.
     changed = tuple((file.name, file.stat().st_mtime_ns) for file in sorted(folder.iterdir()))
     return _open_folder(folder.resolve(), changed)
-
-
-@functools.lru_cache(maxsize=8)
-def _embedded(difficulty: int) -> Splits:
-    return {split: GeneratedQueries(split, difficulty=difficulty) for split in SPLIT_SIZES}
 
 
 @functools.lru_cache(maxsize=4)

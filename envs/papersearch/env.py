@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from agent_gym.env import Reply
 from agent_gym.envs.papersearch.data import EMBEDDED, open_data, read_task
 from agent_gym.envs.papersearch.scoring import PROCESS_TERMS, REWARDS, Judge, plan
-from agent_gym.envs.papersearch.tools import ARGUMENTS, Search, citations, clean_id, expand_tool, lines
+from agent_gym.envs.papersearch.tools import ARGUMENTS, NOTHING, citations, clean_id, lines, make_tools
 from agent_gym.errors import ConfigError, EnvFailure, whole_number
 from agent_gym.rewards import answer_format, preset_weights, tagged_answer
 from agent_gym.search import BM25Retriever, Retriever
@@ -123,7 +123,7 @@ class PaperSearchEnv(ToolEnv):
         self._paper_tokens = whole_number("max_paper_tokens", max_paper_tokens, 1)
         self._observation_tokens = whole_number("max_observation_tokens", max_observation_tokens, 1)
         tasks, self._shared = open_data(data, difficulty)
-        tools = [Search(self._search), expand_tool(self._expand)]
+        tools = make_tools(self._search, self._expand)
         super().__init__(tasks, tools=tools, reward_weights=weights, max_turns=max_turns, **kwargs)
         self._retriever = open_retriever(retriever, self._shared.documents if self._shared else None)
         if self._retriever is not None and self._shared is None:
@@ -161,8 +161,7 @@ class PaperSearchEnv(ToolEnv):
 
     def expert_action(self, style: str = "default") -> str:
         # "direct" answers "unknown" at once: made-up ids would teach a policy to make up ids.
-        if style not in ("default", "direct"):
-            raise ConfigError(f"the paper search expert has no style {style!r}; known: default, direct")
+        self.check_style(style)
         if style == "direct":
             return "<answer>unknown</answer>"
         calls = plan(self._judge, self.turn, self.max_turns, self.max_calls_per_turn)
@@ -170,12 +169,12 @@ class PaperSearchEnv(ToolEnv):
             return f"<answer>{', '.join(self._judge.query.papers)}</answer>"
         return "\n".join(self.parser.render(name, {ARGUMENTS[name]: text}) for name, text in calls)
 
-    def _search(self, queries: Sequence[str]) -> list[str]:
+    def _search(self, queries: Sequence[str]) -> list[ToolResult]:
         engine, library = self._retriever, self._judge.library
         if engine is None or library is not self._shared:
             engine = ENGINES.get(("papers", id(library)), lambda: BM25Retriever(library.documents), library)
         found = engine.search(queries, self._top_k)
-        return [self._write([hit.document.id for hit in hits]) for hits in found]
+        return [ToolResult(self._write([hit.document.id for hit in hits]) or NOTHING) for hits in found]
 
     def _expand(self, text: str) -> ToolResult:
         paper = clean_id(text)

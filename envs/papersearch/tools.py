@@ -62,22 +62,14 @@ class Library:
         return self.cites[paper_id] + self.citing[paper_id]
 
 
-class Search(TextTool):
-    """`search(query)`: the best papers for a query. All searches of one turn are one batch."""
-
-    def __init__(self, search: Callable[[Sequence[str]], list[str]]) -> None:
-        super().__init__("search", "Search titles and abstracts of papers.", ARGUMENTS["search"], "what to search for")
-        self._search = search
-
-    def answer(self, texts: Sequence[str]) -> list[ToolResult]:
-        return [ToolResult(found or NOTHING) for found in self._search(texts)]
-
-
-def expand_tool(expand: Callable[[str], ToolResult]) -> TextTool:
-    """Make `expand(paper_id)`: the papers that a paper cites, and then those that cite it."""
-    description = "List the papers that a paper cites and those that cite it."
+def make_tools(
+    search: Callable[[Sequence[str]], list[ToolResult]], expand: Callable[[str], ToolResult]
+) -> tuple[TextTool, TextTool]:
+    """Make `search(query)`, which takes all queries of a turn at once, and `expand(paper_id)`."""
+    papers = "Search titles and abstracts of papers.", ARGUMENTS["search"], "what to search for"
+    cited = "List the papers that a paper cites and those that cite it.", ARGUMENTS["expand"]
     about = "the id of a paper that was shown, without the brackets"
-    return TextTool("expand", description, ARGUMENTS["expand"], about, expand)
+    return TextTool("search", *papers, do_all=search), TextTool("expand", *cited, about, expand)
 
 
 def lines(papers: Iterable[Paper], known: dict[str, None], limit: TokenLimit, max_tokens: int) -> str:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from agent_gym.data import CompletedRows, Row, Splits, load_splits
-from agent_gym.envs.retool.embedded import SIZES, GeneratedProblems, check_kinds
+from agent_gym.data import EMBEDDED, CompletedRows, Row, Splits, load_splits
+from agent_gym.envs.retool.embedded import GeneratedProblems
 from agent_gym.errors import ConfigError, at_difficulty, only_embedded
 from agent_gym.row_forms import FORMS, answers_of, question_of
-
-EMBEDDED = "embedded"
 
 LADDER: tuple[Mapping[str, Any], ...] = (
     {},
@@ -62,7 +59,7 @@ def problems(
     """
     if data == EMBEDDED:
         rung = at_difficulty(difficulty, LADDER, level=level, kinds=kinds)
-        return _embedded(rung["level"], check_kinds(rung["kinds"]))
+        return GeneratedProblems.splits(level=rung["level"], kinds=rung["kinds"] and tuple(rung["kinds"]))
     for name, value in (("level", level), ("kinds", kinds), ("difficulty", difficulty)):
         only_embedded(name, value, data)
     splits = load_splits(data, columns=("question", "answer"))
@@ -76,11 +73,6 @@ def problems(
         distinct = {split: _distinct(rows) for split, rows in splits.items()}
         _read[data] = splits, distinct
     return distinct
-
-
-@functools.lru_cache(maxsize=8)
-def _embedded(level: int | None, kinds: tuple[str, ...]) -> Splits:
-    return {split: GeneratedProblems(split, size, level, kinds) for split, size in SIZES.items()}
 
 
 def _distinct(rows: Any) -> Sequence[Row]:

@@ -10,7 +10,7 @@ from agent_gym.env import Reply
 from agent_gym.envs.retool.data import EMBEDDED, problems, read
 from agent_gym.envs.retool.protocols import ARGUMENT, NAME, PROTOCOLS
 from agent_gym.envs.retool.scoring import math_equal
-from agent_gym.errors import ConfigError, require
+from agent_gym.errors import one_of, require, whole_number
 from agent_gym.formats.code import CodeParser
 from agent_gym.protocols import takes_protocol
 from agent_gym.rewards import boxed_answer, boxed_format, preset_weights
@@ -54,15 +54,13 @@ class CodeInterpreter(TextTool):
         max_output_chars: int,
         about: tuple[str, str] | None = None,
     ) -> None:
-        if style not in STYLES:
-            raise ConfigError(f"output_style is {style!r}; allowed: {', '.join(STYLES)}")
-        if max_output_chars < MIN_OUTPUT_CHARS:
-            raise ConfigError(f"max_output_chars is {max_output_chars}; it must be at least {MIN_OUTPUT_CHARS}")
+        one_of("output_style", style, STYLES)
+        whole_number("max_output_chars", max_output_chars, MIN_OUTPUT_CHARS)
         state = "Each program starts anew, so that it has to be complete, with its imports."
         if stateful:
             state = "Names are kept from one program to the next; the value of a last expression is printed."
         description, program = about or (f"Run a Python program and return what it prints. {state}", "the program")
-        super().__init__(NAME, description, ARGUMENT, program)
+        super().__init__(NAME, description, ARGUMENT, program, self._answer)
         self._sandbox = make_sandbox(sandbox)
         self._stateful, self._style, self._max_chars = stateful, style, max_output_chars
         self._session: Session | None = None
@@ -76,19 +74,16 @@ class CodeInterpreter(TextTool):
         self._seed = seed
         self.programs = self.failed = 0
 
-    def answer(self, texts: Sequence[str]) -> list[ToolResult]:
-        results = []
-        for code in texts:
-            execution = self._run(code)
-            text = shown(execution, self._style, self._max_chars)
-            self.programs += 1
-            self.failed += not execution.succeeded
-            if self._stateful and execution.status not in ("ok", "error"):
-                # What ran into a limit was ended with all its names. The next program gets a new session.
-                self.close()
-                text = f"{text}\n{LOST}"
-            results.append(ToolResult(text, error=not execution.succeeded))
-        return results
+    def _answer(self, code: str) -> ToolResult:
+        execution = self._run(code)
+        text = shown(execution, self._style, self._max_chars)
+        self.programs += 1
+        self.failed += not execution.succeeded
+        if self._stateful and execution.status not in ("ok", "error"):
+            # What ran into a limit was ended with all its names. The next program gets a new session.
+            self.close()
+            text = f"{text}\n{LOST}"
+        return ToolResult(text, error=not execution.succeeded)
 
     def _run(self, code: str) -> Execution:
         if not self._stateful:
@@ -234,12 +229,10 @@ class ReToolEnv(ToolEnv):
         **kwargs: Any,
     ) -> None:
         self.protocol = PROTOCOLS[protocol] if protocol else None
-        if rendering not in ("inline", "chat"):
-            raise ConfigError(f"rendering is {rendering!r}; allowed: inline, chat")
         weights = preset_weights(reward, REWARDS, type(self).reward_weights, reward_weights)
         if importlib.util.find_spec("math_verify") is None:
             require("math_verify", "math")  # not imported here: it runs in a process of its own
-        self.inline = rendering == "inline"
+        self.inline = one_of("rendering", rendering, ("inline", "chat")) == "inline"
         tasks = problems(data, level, kinds, difficulty)
         about = self.protocol.about if self.protocol else None
         self._interpreter = CodeInterpreter(sandbox, stateful, output_style, max_output_chars, about)
@@ -280,8 +273,7 @@ class ReToolEnv(ToolEnv):
         return {"code_runs": sum(not result.error for result in results) / len(results)}
 
     def expert_action(self, style: str = "default") -> str:
-        if style not in ("default", "direct"):
-            raise ConfigError(f"the ReTool expert has no style {style!r}; known: default, direct")
+        self.check_style(style)
         if style == "default" and self._given.program and self.turn == 0 and self.max_turns > 1:
             return f"A program finds it.\n{self.parser.render(NAME, {ARGUMENT: self._given.program})}"
         return f"<answer>\n\\boxed{{{self._given.golds[0]}}}\n</answer>"

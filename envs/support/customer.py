@@ -137,12 +137,11 @@ class Customer:
     def _next(self, right: bool) -> str:
         self.right.append(right)
         self._reported, self._asked = None, False
-        fallback = self.goal.get("fallback")
         self.place += 1
         if self.place == len(self.goals):
             self.gone = True
             return f"{self.words['thanks']} {self.words['bye']}"
-        return f"{'Well.' if fallback else self.words['thanks']} {self.goal['request']}"
+        return f"{self.words['thanks']} {self.goal['request']}"
 
     def _lose_patience(self, words: str) -> str:
         self.patience -= 1

@@ -31,10 +31,8 @@ class Database:
     def tools(self) -> list[FunctionTool]:
         """Three that read, four that write."""
         reading: list[Any] = [self.find_customer, self.get_order, self.get_product]
-        return [
-            FunctionTool(one)
-            for one in (*reading, self.cancel_order, self.return_item, self.exchange_item, self.change_zip)
-        ]
+        writing: list[Any] = [self.cancel_order, self.return_item, self.exchange_item, self.change_zip]
+        return [FunctionTool(one) for one in (*reading, *writing)]
 
     def find_customer(self, name: str, zip: str) -> ToolResult:
         """Find a customer and the numbers of all orders.

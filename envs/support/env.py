@@ -10,11 +10,10 @@ import numpy as np
 from agent_gym.env import Reply
 from agent_gym.envs.support.customer import Customer
 from agent_gym.envs.support.database import Database, after
-from agent_gym.envs.support.embedded import DAYS, SPLIT_SIZES, GeneratedTasks
+from agent_gym.envs.support.embedded import DAYS, GeneratedTasks
 from agent_gym.errors import ConfigError
 from agent_gym.tool_env import ToolEnv
 
-_STYLES = ("default", "eager", "hasty")
 _HASTE = 0.7
 """How likely the expert in style "hasty" does what is asked for, without a look."""
 _IDENTITY = "May I have your name and zip code, please?"
@@ -85,8 +84,8 @@ class SupportEnv(ToolEnv):
     )
 
     def __init__(self, *, difficulty: int | None = None, max_turns: int = 30, **kwargs: Any) -> None:
-        tasks = {split: GeneratedTasks(split, difficulty=difficulty) for split in SPLIT_SIZES}
         self.database = Database()
+        tasks = GeneratedTasks.splits(difficulty=difficulty)
         super().__init__(tasks, tools=self.database.tools, max_turns=max_turns, **kwargs)
 
     def gold(self, task: Any) -> dict[str, Any]:
@@ -121,8 +120,7 @@ class SupportEnv(ToolEnv):
 
     def expert_action(self, style: str = "default") -> str:
         """Look everything up, then do it or refuse; "eager" does what is asked for, "hasty" mostly does so, too."""
-        if style not in _STYLES:
-            raise ConfigError(f"the support expert has no style {style!r}; known: {', '.join(_STYLES)}")
+        self.check_style(style, ("default", "eager", "hasty"))
         eager = style == "eager" or (style == "hasty" and self._hasty)
         plan = self._plan(eager)
         return plan[min(self.turn, len(plan) - 1)]

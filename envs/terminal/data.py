@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent_gym.data import SPLIT_NAMES
-from agent_gym.envs.terminal.embedded import SIZES, GeneratedTasks, build
+from agent_gym.data import EMBEDDED, SPLIT_NAMES
+from agent_gym.envs.terminal.embedded import GeneratedTasks, build
 from agent_gym.envs.terminal.harbor import Task, Unfit, find_tasks, read_task, write_task
 from agent_gym.errors import ConfigError, only_embedded
-
-EMBEDDED = "embedded"
 
 
 def open_data(data: str, difficulty: int | None, skip: bool) -> Mapping[str, Sequence[Any]]:
@@ -24,7 +21,7 @@ def open_data(data: str, difficulty: int | None, skip: bool) -> Mapping[str, Seq
             them are listed, each with its reason.
     """
     if data == EMBEDDED:
-        return {split: _generated(split, difficulty) for split in SIZES}
+        return GeneratedTasks.splits(difficulty=difficulty)
     only_embedded("difficulty", difficulty, data)
     folder = Path(data).expanduser()
     splits = {split: find_tasks(folder / split) for split in SPLIT_NAMES if (folder / split).is_dir()}
@@ -54,11 +51,6 @@ def _fits(path: Path, unfit: list[str]) -> bool:
     return True
 
 
-@functools.lru_cache(maxsize=32)
-def _generated(split: str, difficulty: int | None) -> GeneratedTasks:
-    return GeneratedTasks(split, SIZES[split], difficulty)
-
-
 def task_of(row: Any) -> Task:
     """Make what an episode needs of a row: of the generator, or `{"folder": a task's folder}`."""
     if isinstance(row, Mapping) and "folder" in row:
@@ -71,7 +63,7 @@ def task_of(row: Any) -> Task:
 def write_embedded(folder: str | Path, split: str = "test", size: int | None = None) -> list[Path]:
     """Write generated tasks in Harbor's format, a folder each, and return these."""
     folders = []
-    for row in GeneratedTasks(split, size or SIZES[split]):
+    for row in GeneratedTasks(split, size):
         folders.append(Path(folder) / row["name"])
         metadata = {"difficulty": row["level"], "category": row["kind"], "tags": ["agent_gym", split]}
         write_task(build(row), folders[-1], metadata)

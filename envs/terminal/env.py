@@ -45,7 +45,7 @@ class Shell(TextTool):
             "Run a command in bash and return what it prints. Files, the current folder and exported variables are "
             "kept from one command to the next; what still runs when a command ends is ended."
         )
-        super().__init__(NAME, about, ARGUMENT, "the command, for example: ls -l")
+        super().__init__(NAME, about, ARGUMENT, "the command, for example: ls -l", self._answer)
         self._max_chars = whole_number("max_output_chars", max_output_chars, MIN_OUTPUT_CHARS)
         self._terminal: Terminal | None = None
         self._before: list[str] = []
@@ -58,9 +58,6 @@ class Shell(TextTool):
     def late(self) -> bool:
         """Whether the commands have taken all the time of the task."""
         return self.seconds >= self._task.seconds
-
-    def answer(self, texts: Sequence[str]) -> list[ToolResult]:
-        return [self._answer(command) for command in texts]
 
     def _answer(self, command: str) -> ToolResult:
         if self.late:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,14 @@ import ijson
 import numpy as np
 
 from agent_gym.data import Splits
-from agent_gym.envs.webshop.embedded import Generated, generate, generate_easy
+from agent_gym.envs.webshop.embedded import generate, generate_easy
 from agent_gym.envs.webshop.products import KINDS, Product, is_product, read_product
 from agent_gym.envs.webshop.store import MANIFEST, Shop, open_shop, open_stored
-from agent_gym.errors import ConfigError, only_embedded, whole_number
+from agent_gym.errors import ConfigError, one_of, only_embedded, whole_number
 
 EMBEDDED, EASY = "embedded", "embedded-easy"
 LADDER = {1: EASY, 2: "embedded-2", 3: EMBEDDED, 4: "embedded-4", 5: "embedded-5"}
 """Difficulty to the generated shop: an easy one, then more and more products that are nearly what is meant."""
-_GENERATED: dict[str, Callable[[], Iterable[Generated]]] = {
-    name: functools.partial(generate, difficulty=difficulty) if difficulty > 1 else generate_easy
-    for difficulty, name in LADDER.items()
-}
 _LARGE = 64 << 20  # bytes of a file of products that is not read anew in each process
 # Upstream's splits of its shuffled goals; its dev split is "validation" here.
 _BOUNDS = {"train": (1500, None), "validation": (500, 1500), "test": (0, 500)}
@@ -45,12 +41,11 @@ def open_data(data: str, kind: str, difficulty: int | None = None) -> tuple[Spli
 
     `ConfigError` if there is nothing, or no goal of this kind, or if it is too large to be read without being built.
     """
-    if kind not in KINDS:
-        raise ConfigError(f"goals is {kind!r}; allowed: {', '.join(KINDS)}")
+    one_of("goals", kind, KINDS)
     if difficulty is not None:
         only_embedded("difficulty", difficulty, data)
         data = LADDER[whole_number("difficulty", difficulty, 1, len(LADDER))]
-    if data in _GENERATED:
+    if data in LADDER.values():
         return _generated_goals(data, kind), _generated(data)[0]
     path = Path(data).expanduser()
     # The times of change are part of the keys, so that an edited file is read again.
@@ -141,7 +136,8 @@ def entries(path: Path) -> Iterator[tuple[str, Any]]:
 
 @functools.cache
 def _generated(data: str) -> tuple[Shop, np.ndarray]:
-    made = list(_GENERATED[data]())
+    difficulty = next(difficulty for difficulty, name in LADDER.items() if name == data)
+    made = list(generate_easy() if data == EASY else generate(difficulty=difficulty))
     return open_shop(one.product for one in made), np.array([one.split for one in made])
 
 

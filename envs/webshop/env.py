@@ -14,12 +14,12 @@ import numpy as np
 from agent_gym.chat import Message
 from agent_gym.env import HISTORY_HEADING, Reply
 from agent_gym.envs.webshop.data import EMBEDDED, check_goal, find_official, open_data, read_official
-from agent_gym.envs.webshop.expert import next_action
+from agent_gym.envs.webshop.expert import STYLES, next_action
 from agent_gym.envs.webshop.protocols import ARGUMENTS, PROTOCOLS
 from agent_gym.envs.webshop.scoring import RULE, tagger
 from agent_gym.envs.webshop.session import MODES, PER_PAGE, Session, observe
 from agent_gym.envs.webshop.store import write_shop
-from agent_gym.errors import ConfigError, whole_number
+from agent_gym.errors import one_of, whole_number
 from agent_gym.formats.react import ReActParser
 from agent_gym.protocols import takes_protocol
 from agent_gym.tool_env import ToolEnv, random_words, words_of
@@ -140,8 +140,7 @@ class WebShopEnv(ToolEnv):
         **kwargs: Any,
     ) -> None:
         self.protocol = PROTOCOLS[protocol] if protocol else None
-        if observation not in MODES:
-            raise ConfigError(f"observation is {observation!r}; allowed: {', '.join(MODES)}")
+        self._mode = one_of("observation", observation, MODES)
         self._per_page = whole_number("per_page", per_page, 1)
         known = ActionParser(commands)
         tasks, self.shop = open_data(data, goals, difficulty)
@@ -157,8 +156,7 @@ class WebShopEnv(ToolEnv):
             max_turns=max_turns,
             **kwargs,
         )
-        self._mode, self._nouns = observation, tagger(nouns)
-        self.session: Session
+        self._nouns = tagger(nouns)
 
     @staticmethod
     def build_data(source: str | Path, folder: str | Path, *, progress: bool = False) -> Path:
@@ -213,6 +211,7 @@ class WebShopEnv(ToolEnv):
 
     def expert_action(self, style: str = "default") -> str:
         """Return the next action of the expert in a style: "default", "direct" or "hesitant" (expert.py)."""
+        self.check_style(style, STYLES)
         name, argument = next_action(self.session, style, self.np_random)
         turn = self.protocol.turn if self.protocol else "{}"
         return turn.replace("{}", self.parser.render(name, {ARGUMENTS[name]: argument}))
@@ -247,16 +246,14 @@ class WebShopEnv(ToolEnv):
         return {"has_search_bar": self.session.page == "index", "clickables": list(self.session.clickables())}
 
     def situation(self) -> list[Message]:
-        system = self.opening_system_prompt()
-        messages: list[Message] = [{"role": "system", "content": system}] if system else []
         if self.protocol:
-            return [*messages, {"role": "user", "content": self._prompt()}]
+            return self.behind_system_prompt(self._prompt())
         history = "\n".join(f"{n}. {action}" for n, action in enumerate(self._taken, 1))
         clickables = "\n".join(f"- {name}" for name in self.session.clickables() if name != "search")
         parts = [observe(self.session, self._mode)]
         parts += [f"{HISTORY_HEADING}\n{history}"] if history else []
         parts += [f"What can be clicked:\n{clickables}"] if clickables else []
-        return [*messages, {"role": "user", "content": "\n\n".join(parts)}]
+        return self.behind_system_prompt("\n\n".join(parts))
 
     def _act(self, name: str, text: str) -> ToolResult:
         argument = text.strip().lower()
@@ -275,9 +272,7 @@ class ActionParser:
     """Reads both forms, and writes one of them, "tool" or "text"; `ConfigError` for another form."""
 
     def __init__(self, form: str) -> None:
-        if form not in PROMPTS:
-            raise ConfigError(f"commands is {form!r}; allowed: {', '.join(PROMPTS)}")
-        self._as_tool = form == "tool"
+        self._as_tool = one_of("commands", form, PROMPTS) == "tool"
         self.in_templates = self._as_tool
         self._calls, self._actions = HermesParser(), ReActParser(ARGUMENTS, finish=None)
         self.stop: tuple[str, ...] = () if self._as_tool else self._actions.stop

@@ -23,14 +23,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agent_gym.envs.webshop.words import piece_terms, terms
+from agent_gym.envs.webshop.words import terms
 
 K1, B = 0.9, 0.4
 _COMMON = 1 / 8  # of the documents; terms that more of them have are common ones
 _CLOSE = 1 - 1e-6  # what is this close below a bound may round to the same score
 _QUERY_CHARACTERS = 16_384  # the rest of a longer query is not looked at
 _BLOCK = 1 << 23  # postings; 80 MB
-_PIECES = 1 << 20  # pieces of text whose terms a builder remembers
 _MOST = 0xFFFF  # what a frequency can be
 
 Make = Callable[[str, int, np.dtype], np.ndarray]
@@ -126,22 +125,13 @@ class IndexBuilder:
     def __init__(self, block: int = _BLOCK) -> None:
         self.vocabulary: dict[str, int] = {}
         self._block = block
-        self._pieces: dict[str, tuple[int, ...]] = {}
         self._term, self._document, self._frequency = array("i"), array("i"), array("H")
         self._length = array("i")
         self._ids: list[str] = []
         self._blocks: list[list[np.ndarray]] = []  # each sorted by term: terms, documents and frequencies
 
     def add(self, document_id: str, text: str) -> None:
-        vocabulary, found = self.vocabulary, list[int]()
-        for piece in text.split():
-            numbers = self._pieces.get(piece)
-            if numbers is None:
-                if len(self._pieces) >= _PIECES:
-                    self._pieces.clear()  # what is frequent is soon there again
-                numbers = tuple([vocabulary.setdefault(term, len(vocabulary)) for term in piece_terms(piece)])
-                self._pieces[piece] = numbers
-            found += numbers
+        found = [self.vocabulary.setdefault(term, len(self.vocabulary)) for term in terms(text)]
         counts = Counter(found)
         self._term.extend(counts)
         self._frequency.extend([min(count, _MOST) for count in counts.values()])

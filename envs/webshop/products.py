@@ -19,7 +19,7 @@ import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -162,11 +162,7 @@ class Goals(Sequence[Row]):
     def __len__(self) -> int:
         return len(self.pairs)
 
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice | list[int]) -> Goals: ...
-    def __getitem__(self, index: int | slice | list[int]) -> Row | Goals:
+    def __getitem__(self, index: Any) -> Any:
         pairs = self.pairs[index]
         if pairs.ndim == 2:
             return Goals(pairs, self._kind, self._product)

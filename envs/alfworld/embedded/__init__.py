@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from agent_gym.data import EMBEDDED
 from agent_gym.envs.alfworld.embedded import rooms
 from agent_gym.envs.alfworld.embedded.files import Setting, domain, grammar_text, problem_text
 from agent_gym.envs.alfworld.expert import Expert
@@ -23,7 +24,6 @@ from agent_gym.envs.alfworld.game import TASK_TYPES, Game
 from agent_gym.envs.alfworld.world import World
 from agent_gym.errors import ConfigError
 
-EMBEDDED = "embedded"
 GAME_FILE = "game.tw-pddl"
 ROOT = "json_2.1.1"
 

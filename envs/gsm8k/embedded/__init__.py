@@ -1,10 +1,9 @@
 """Word problems in the format of GSM8K: the data an environment has before anything is downloaded.
 
 A row has the columns of `openai/gsm8k` (Cobbe et al., arXiv:2110.14168): a `question`, and an `answer` of worked lines
-with calculator annotations (`48/2 = <<48/2=24>>24`) that ends in `#### 24`. Problem i of a split depends on the split
-and on i alone, whatever the process, the platform or the hash seed. A problem is one opening, some following sentences
-and one question. Every wording in `sentences.txt` belongs to one split only, so a policy that solves validation or test
-problems has understood sentences it never saw. The vocabulary is shared by all splits.
+with calculator annotations (`48/2 = <<48/2=24>>24`) that ends in `#### 24`. A problem is one opening, some following
+sentences and one question. Every wording in `sentences.txt` belongs to one split only, so a policy that solves
+validation or test problems has understood sentences it never saw. The vocabulary is shared by all splits.
 
 Left out on purpose: fractions, percentages, units and, below difficulty 3, idle numbers. These problems are for
 learning to use a tool within minutes; how well a policy does on GSM8K itself only GSM8K can tell.
@@ -16,7 +15,8 @@ import random
 from dataclasses import dataclass
 from importlib.resources import files
 
-from agent_gym.data import GeneratedRows, Row
+from agent_gym.data import Row, SplitRows
+from agent_gym.errors import whole_number
 
 SPLITS = ("train", "validation", "test")
 STEPS = (1, 1, 2, 2, 2, 3, 3, 4)  # calculations per problem, drawn uniformly from this list
@@ -69,23 +69,25 @@ _FOLLOWING = {
 }
 
 
-class GeneratedProblems(GeneratedRows):
-    """The first `size` problems of a split, rows of `question` and `answer`.
+class GeneratedProblems(SplitRows):
+    """The problems of a split, rows of `question` and `answer`, none of which is looked for among the others.
 
     `difficulty` is a key of `LADDER`, or None for a mixture of short problems.
     """
 
-    def __init__(self, split: str, size: int, difficulty: int | None = None) -> None:
-        super().__init__(size)
-        self.split, self.difficulty = split, difficulty
+    SIZES = {"train": 20_000, "validation": 1_000, "test": 1_000}
+    KEY = None
 
-    def make(self, index: int) -> Row:
+    def __init__(self, split: str, size: int | None = None, difficulty: int | None = None) -> None:
+        super().__init__(split, size)
+        self.difficulty = None if difficulty is None else whole_number("difficulty", difficulty, 1, len(LADDER))
+
+    def draw(self, index: int, attempt: int) -> Row:
         return problem(self.split, index, self.difficulty)[0]
 
 
 def problem(split: str, index: int, difficulty: int | None = None) -> tuple[Row, list[str]]:
     """Make one problem, and name the patterns (`family/split/number`) of its sentences, in reading order."""
-    # A string seed goes through SHA-512, so neighbouring problems share nothing and PYTHONHASHSEED is no matter.
     rng = random.Random(f"{split}/{index}" + (f"/{difficulty}" if difficulty else ""))
     name, other = rng.sample(NAMES, 2)
     words = {"name": name, "other": other, "item": rng.choice(ITEMS), "box": rng.choice(BOXES)}

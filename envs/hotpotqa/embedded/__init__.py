@@ -15,7 +15,7 @@ the answer. One search cannot answer it: the paragraph with the answer is never 
 with the question itself, because the thing it is about is not named there. A search for its title finds it.
 
 Every world states all relations, but no question of training asks for those that are held out: validation asks for
-teachers and publishers, test for mayors and rivers. Question i of a split depends on the split, the levels and i alone.
+teachers and publishers, test for mayors and rivers.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from agent_gym.data import DistinctRows, Row
+from agent_gym.data import Row, SplitRows
 from agent_gym.envs.hotpotqa.embedded.world import TABLES, Entity, World, get_world
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, some_of
 
 _DEV, _TEST = range(80, 88), range(88, 96)
 _UNSEEN = {"unseen_entities_dev": _DEV, "unseen_entities": _TEST}
 WORLDS = {"train": range(80), "validation": _DEV, "test": _TEST, **_UNSEEN}
-SPLIT_SIZES = {split: 20_000 if split == "train" else 1_000 for split in WORLDS}
 LEVELS = ("easy", "medium", "hard")
 PARAGRAPHS = 10
 HIDDEN = 12
@@ -45,12 +44,11 @@ _LEADS_TO: dict[str, str] = TABLES["leads_to"]
 _SHARES = {"easy": 6, "medium": 2, "hard": 2}
 
 
-class GeneratedQuestions(DistinctRows):
-    """The questions of one split. In train a question may come back, in the other splits none does.
+class GeneratedQuestions(SplitRows):
+    """The questions of one split.
 
     Args:
-        split: a key of `WORLDS`.
-        size: how many at most; question i is the same at any size. Of some levels there are fewer.
+        split, size: see `SplitRows`; of some levels there are fewer.
         levels: which of `LEVELS` occur.
         hops: paragraphs from what a question names to its answer, 2 to 4; above 2 there are no hard questions.
         alone: leave out `world`, so that only the ten paragraphs in `context` are searched.
@@ -59,28 +57,42 @@ class GeneratedQuestions(DistinctRows):
         ConfigError: on an unknown split or level, no level, a size below one, or other hops.
     """
 
+    SIZES = {split: 20_000 if split == "train" else 1_000 for split in WORLDS}
+    KEY = "question"
+
     def __init__(
         self, split: str, size: int | None = None, levels: Sequence[str] = LEVELS, *, hops: int = 2, alone: bool = False
     ) -> None:
-        if split not in SPLIT_SIZES:
-            raise ConfigError(f"unknown split {split!r}: generated questions have {', '.join(SPLIT_SIZES)}")
-        self.levels = check_levels(levels)
+        super().__init__(split, size)
+        self.levels = some_of("levels", levels, LEVELS)
         if hops not in (2, 3, 4) or (hops > 2 and "hard" in self.levels):
             raise ConfigError(f"hops is {hops} with the levels {self.levels}; allowed: 2, or 3 and 4 without 'hard'")
         self.hops, self.alone = hops, alone
-        self.split = split
-        super().__init__(SPLIT_SIZES[split] if size is None else size, key=None if split == "train" else "question")
 
     def draw(self, index: int, attempt: int) -> Row:
-        row = _question(self.split, self.levels, self.hops, index, attempt)
-        return {name: value for name, value in row.items() if name != "world" or not self.alone}
-
-
-def check_levels(levels: Sequence[str]) -> tuple[str, ...]:
-    """Return the levels in their order; raise `ConfigError` for none or an unknown one."""
-    if isinstance(levels, str) or not levels or not set(levels) <= set(LEVELS):
-        raise ConfigError(f"levels is {levels!r}; allowed: some of {', '.join(LEVELS)}, for example ('easy', 'hard')")
-    return tuple(level for level in LEVELS if level in levels)
+        split, hops = self.split, self.hops
+        rng = random.Random(f"{split}/{','.join(self.levels)}/{hops}/{index}" + (f"/{attempt}" if attempt else ""))
+        (level,) = rng.choices(self.levels, [_SHARES[level] for level in self.levels])
+        number = rng.choice(WORLDS[split])
+        world = get_world(number)
+        asked_in = "train" if split.startswith("unseen_entities") else split
+        while True:
+            compare = level == "hard" or (level == "medium" and hops == 2 and rng.random() < 0.5)
+            draft = _compare(world, level, asked_in, rng) if compare else _bridge(world, level, asked_in, hops, rng)
+            # What the question does not name must stay out of what a search with the question finds.
+            if draft and not set(draft[3]) & set(world.rank(draft[0], HIDDEN)):
+                break
+        question, answer, facts, _ = draft
+        row = {
+            "_id": f"{split}-{index}" if hops == 2 else f"{split}-{hops}hop-{index}",
+            "question": question,
+            "answer": answer,
+            "type": "comparison" if compare else "bridge",
+            "level": level,
+            "supporting_facts": [list(fact) for fact in facts],
+            "context": _context(world, question, [title for title, _ in facts], rng),
+        }
+        return row if self.alone else {**row, "world": number}
 
 
 def _belongs_to(split: str, *relations: str) -> bool:
@@ -109,34 +121,6 @@ def _comparisons(split: str) -> list[tuple[str, str, str]]:
 
 _Draft = tuple[str, str, list[tuple[str, int]], list[str]]
 """Question, answer, supporting facts, and the gold titles that the question does not name."""
-
-
-# An episode's group and the epochs after it ask for the same questions.
-@functools.lru_cache(maxsize=8192)
-def _question(split: str, levels: tuple[str, ...], hops: int, index: int, attempt: int) -> dict[str, Any]:
-    # A string seed goes through SHA-512, so neighbouring questions share nothing and PYTHONHASHSEED is no matter.
-    rng = random.Random(f"{split}/{','.join(levels)}/{hops}/{index}" + (f"/{attempt}" if attempt else ""))
-    (level,) = rng.choices(levels, [_SHARES[level] for level in levels])
-    number = rng.choice(WORLDS[split])
-    world = get_world(number)
-    asked_in = "train" if split.startswith("unseen_entities") else split
-    while True:
-        compare = level == "hard" or (level == "medium" and hops == 2 and rng.random() < 0.5)
-        draft = _compare(world, level, asked_in, rng) if compare else _bridge(world, level, asked_in, hops, rng)
-        # What the question does not name must stay out of what a search with the question finds.
-        if draft and not set(draft[3]) & set(world.rank(draft[0], HIDDEN)):
-            break
-    question, answer, facts, _ = draft
-    return {
-        "_id": f"{split}-{index}" if hops == 2 else f"{split}-{hops}hop-{index}",
-        "question": question,
-        "answer": answer,
-        "type": "comparison" if compare else "bridge",
-        "level": level,
-        "supporting_facts": [list(fact) for fact in facts],
-        "context": _context(world, question, [title for title, _ in facts], rng),
-        "world": number,
-    }
 
 
 def _bridge(world: World, level: str, split: str, hops: int, rng: random.Random) -> _Draft | None:

@@ -17,7 +17,7 @@ a paper also cites what it was not done with (its rivals), and papers on what ot
 has those that cite both and are not asked for. What is applied is called by its name, its short or other name or its
 authors and year, or not at all; what is not applied is always called something.
 
-The fields are in field.py. Question i of a split depends on the split, the difficulty and i alone.
+The fields are in field.py.
 """
 
 from __future__ import annotations
@@ -30,46 +30,29 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent_gym.data import DistinctRows
-from agent_gym.envs.papersearch.embedded.field import (
-    DEFAULT,
-    FIELDS,
-    LADDER,
-    LAST_YEAR,
-    WORDING,
-    Draft,
-    get_field,
-)
-from agent_gym.errors import ConfigError, whole_number
+from agent_gym.data import SplitRows
+from agent_gym.envs.papersearch.embedded.field import DEFAULT, FIELDS, LADDER, LAST_YEAR, WORDING, Draft, get_field
+from agent_gym.errors import whole_number
 
 QUESTIONS = (("method", "task"), ("method", "dataset"), ("task", "dataset"))
 WHEN: dict[str, str] = WORDING["when"]
-SPLIT_SIZES = {"train": 20_000, "validation": 1_000, "test": 1_000}
 _BOUNDED = 0.4  # share of the questions that only ask for papers from before or after some year
 
 
-class GeneratedQueries(DistinctRows):
-    """The questions of one split. In train a question may come back, in the other splits nothing is asked for twice.
+class GeneratedQueries(SplitRows):
+    """The questions of one split, of a difficulty of `LADDER`; at some there are fewer. `ConfigError` for another.
 
     No name occurs in two of `train`, `validation` and `test`, and no wording of a question.
-
-    Args:
-        split: a key of `SPLIT_SIZES`.
-        size: how many at most; question i is the same at any size. At some difficulties there are fewer.
-        difficulty: a key of `LADDER`.
-
-    Raises:
-        ConfigError: on an unknown split or difficulty, or a size below one.
     """
 
+    SIZES = {"train": 20_000, "validation": 1_000, "test": 1_000}
+    KEY = "query_id"
+
     def __init__(self, split: str, size: int | None = None, difficulty: int = DEFAULT) -> None:
-        if split not in SPLIT_SIZES:
-            raise ConfigError(f"unknown split {split!r}: generated questions have {', '.join(SPLIT_SIZES)}")
-        super().__init__(SPLIT_SIZES[split] if size is None else size, key=None if split == "train" else "query_id")
-        self.split, self.difficulty = split, whole_number("difficulty", difficulty, 1, len(LADDER))
+        super().__init__(split, size)
+        self.difficulty = whole_number("difficulty", difficulty, 1, len(LADDER))
 
     def draw(self, index: int, attempt: int) -> dict[str, Any]:
-        # A string seed goes through SHA-512, so neighbouring questions share nothing and PYTHONHASHSEED is no matter.
         key = f"papers/{self.split}/{self.difficulty}/{index}" + (f"/{attempt}" if attempt else "")
         rng = random.Random(key)
         number, kinds, bounded = rng.choice(FIELDS[self.split]), rng.choice(QUESTIONS), rng.random() < _BOUNDED
@@ -130,7 +113,7 @@ def _all_asked(number: int, difficulty: int) -> list[_Asked]:
     return asked
 
 
-def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES, difficulty: int = DEFAULT) -> Path:
+def write_embedded(folder: str | Path, sizes: Mapping[str, int] | None = None, difficulty: int = DEFAULT) -> Path:
     """Write generated questions and all papers of their fields for `data=`, and return the folder.
 
     Each question is then searched in the papers of all fields together.
@@ -139,6 +122,7 @@ def write_embedded(folder: str | Path, sizes: Mapping[str, int] = SPLIT_SIZES, d
         ConfigError: for an unknown split or difficulty, or a size below one.
     """
     folder = Path(folder).expanduser()
+    sizes = sizes or GeneratedQueries.SIZES
     splits = {split: list(GeneratedQueries(split, size, difficulty)) for split, size in sizes.items()}
     folder.mkdir(parents=True, exist_ok=True)
     fields = sorted({row["field"] for rows in splits.values() for row in rows})

@@ -5,8 +5,7 @@ database, and in `writes` the calls that bring it into the state that it should 
 customer says (`request`, `slots`, `asks`, see customer.py), whether the rules allow it, and for the expert what to look
 up (`reads`), the `call` that does it, and the messages `done` and `refused`.
 
-Row i of a split depends on the split, the difficulty and i alone. Names of people and the last digits of all numbers
-belong to one split, and every request names a number or follows one.
+Names of people and the last digits of all numbers belong to one split, and every request names a number or follows one.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agent_gym.data import DistinctRows
+from agent_gym.data import SplitRows
 from agent_gym.envs.names import Namer
-from agent_gym.errors import ConfigError, whole_number
+from agent_gym.errors import whole_number
 
-SPLIT_SIZES = {"train": 20_000, "validation": 1_000, "test": 1_000}
 DAYS = {"standard": 30, "gold": 60}
 """How long after its delivery an item can be returned or exchanged, by membership."""
 _WORLDS = {"train": range(80), "validation": range(80, 88), "test": range(88, 96)}
@@ -66,27 +64,17 @@ LADDER = (
 """The default, then by difficulty."""
 
 
-class GeneratedTasks(DistinctRows):
-    """The tasks of one split. In train a task may come back, in the other splits none does.
+class GeneratedTasks(SplitRows):
+    """The tasks of one split, of a difficulty from 1 to 5, or None for a mixture; `ConfigError` for another."""
 
-    Args:
-        split: a key of `SPLIT_SIZES`.
-        size: how many at most; row i is the same at any size.
-        difficulty: 1 to 5, None for a mixture.
-
-    Raises:
-        ConfigError: on an unknown split or difficulty, or a size below one.
-    """
+    SIZES = {"train": 20_000, "validation": 1_000, "test": 1_000}
+    KEY = "task_key"
 
     def __init__(self, split: str, size: int | None = None, difficulty: int | None = None) -> None:
-        if split not in SPLIT_SIZES:
-            raise ConfigError(f"unknown split {split!r}: generated tasks have {', '.join(SPLIT_SIZES)}")
-        super().__init__(SPLIT_SIZES[split] if size is None else size, key=None if split == "train" else "task_key")
-        self.split = split
+        super().__init__(split, size)
         self.difficulty = 0 if difficulty is None else whole_number("difficulty", difficulty, 1, len(LADDER) - 1)
 
     def draw(self, index: int, attempt: int) -> dict[str, Any]:
-        # A string seed goes through SHA-512, so neighbouring rows share nothing and PYTHONHASHSEED is no matter.
         rng = random.Random(f"support/{self.split}/{self.difficulty}/{index}/{attempt}")
         return _Draft(self.split, LADDER[self.difficulty], rng).row()
 

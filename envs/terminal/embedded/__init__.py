@@ -1,8 +1,8 @@
 """Tasks made on the spot: five difficulties with three kinds each, of files, text, Python, SQLite and git.
 
-Task i of a split depends on the split and on i alone (and on the difficulty, if it is chosen). A hash of what a task
-must lead to decides in which split it may be: seven tenths are for training. Validation and test have sentences of
-their own (wording.txt). The kinds are in kinds.py; tests of all tasks are one script, check.py, and what it expects.
+A hash of what a task must lead to decides in which split it may be: seven tenths are for training. Validation and test
+have sentences of their own (wording.txt). The kinds are in kinds.py; tests of all tasks are one script, check.py, and
+what it expects.
 
 Left out on purpose: the network, packages, servers, and programs that tests would have to run. A test that runs what a
 policy wrote can be told anything.
@@ -18,43 +18,31 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-from agent_gym.data import DistinctRows
+from agent_gym.data import SplitRows, read_wordings
 from agent_gym.envs.terminal.embedded.kinds import KINDS
 from agent_gym.envs.terminal.embedded.repository import object_name, repository
 from agent_gym.envs.terminal.harbor import Task
-from agent_gym.errors import ConfigError, whole_number
+from agent_gym.errors import whole_number
 
-SIZES = {"train": 2000, "validation": 100, "test": 200}
 _CONTENTS = ("train",) * 7 + ("validation",) + ("test",) * 2
 _IDENTITY = {"NAME": "Agent", "EMAIL": "agent@example.com"}
 _VARIABLES = {f"GIT_{role}_{what}": text for role in ("AUTHOR", "COMMITTER") for what, text in _IDENTITY.items()}
 _HERE = files(__package__)
 _TEST = "#!/bin/bash\npython3 -I -S /tests/check.py\n"
-
-WORDINGS: dict[str, dict[str, tuple[str, ...]]] = {}
-for _block in _HERE.joinpath("wording.txt").read_text("utf-8").strip().split("\n\n")[1:]:
-    _kind, *_lines = _block.splitlines()
-    _marked = [line.split(maxsplit=1) for line in _lines]
-    WORDINGS[_kind] = {split: tuple(text for at, text in _marked if at == split) for split in SIZES}
+WORDINGS = read_wordings(__package__)
 
 
-class GeneratedTasks(DistinctRows):
-    """The generated tasks of one split: rows that `build` makes a task of. No two of them have the same text.
+class GeneratedTasks(SplitRows):
+    """The generated tasks of one split: rows that `build` makes a task of.
 
-    Args:
-        split: a key of `SIZES`.
-        size: how many there are at most. Task i is the same at any size.
-        difficulty: 1 to 5; None for all of them in turn.
-
-    Raises:
-        ConfigError: on an unknown split or difficulty, or a size below one.
+    They have a difficulty from 1 to 5, or, for None, all of them in turn; `ConfigError` for another.
     """
 
-    def __init__(self, split: str, size: int, difficulty: int | None = None) -> None:
-        if split not in SIZES:
-            raise ConfigError(f"unknown split {split!r}: generated tasks have {', '.join(SIZES)}")
-        super().__init__(size, key=None if split == "train" else "instruction")
-        self.split = split
+    SIZES = {"train": 2000, "validation": 100, "test": 200}
+    KEY = "instruction"
+
+    def __init__(self, split: str, size: int | None = None, difficulty: int | None = None) -> None:
+        super().__init__(split, size)
         self.difficulty = None if difficulty is None else whole_number("difficulty", difficulty, 1, len(KINDS))
 
     def draw(self, index: int, attempt: int) -> dict[str, Any]:

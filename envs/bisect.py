@@ -13,11 +13,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from agent_gym.env import Reply, TextEnv
-from agent_gym.errors import ConfigError, at_difficulty, whole_number
+from agent_gym.errors import ConfigError, at_difficulty, one_of, whole_number
 
 _OLDER = 0.6
 """How likely the expert in style "newest" tests a commit in comparison with the next newer one."""
-_STYLES = ("default", "newest")
 _REPEATS = 20
 LADDER: tuple[Mapping[str, int], ...] = (
     {"size": 32},
@@ -96,9 +95,7 @@ class BisectEnv(TextEnv):
     ) -> None:
         rung = at_difficulty(difficulty, LADDER, size=size, max_turns=max_turns)
         size, max_turns = whole_number("size", rung["size"], 16, 999), rung["max_turns"]
-        if rendering not in ("chat", "inline"):
-            raise ConfigError(f"rendering is {rendering!r}; allowed: chat, inline")
-        self.inline = rendering == "inline"
+        self.inline = one_of("rendering", rendering, ("chat", "inline")) == "inline"
         self._end = "\n" if self.inline else ""
         self.stop = (self._end,) if self.inline else ()
         counts = range(size // 2 + 1, size + 1)
@@ -143,8 +140,7 @@ class BisectEnv(TextEnv):
 
     def expert_action(self, style: str = "default") -> str:
         """Halve what is left; with "newest" suspect the newest commits, and find a third of 17 to 32 in 5 tests."""
-        if style not in _STYLES:
-            raise ConfigError(f"the expert of Bisect has no style {style!r}; known: {', '.join(_STYLES)}")
+        self.check_style(style, ("default", "newest"))
         if style == "default":
             return f"{self._left // 2}{self._end}"
         weights = _OLDER ** np.arange(self._left - 1)

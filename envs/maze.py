@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import re
-import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from agent_gym.data import SplitRows
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, at_difficulty, whole_number
 from agent_gym.images import Content, Image, parts
@@ -32,12 +31,10 @@ LADDER: tuple[Mapping[str, int], ...] = (
     {"size": 10, "longest": 24, "max_turns": 26},
 )
 """The default, then by difficulty."""
-SIZES = {"train": 20_000, "validation": 500, "test": 500}
 FLOOR, WALL, GOAL, PLAYER = (240, 240, 240), (40, 40, 40), (40, 170, 70), (40, 90, 220)
 _SPLITS = {"train": range(2, 10), "validation": (0,), "test": (1,)}
 """The tenths of all layouts that belong to a split."""
 _MOST_DRAWS = 100_000  # one in 400 fits where it takes longest to find one, at size 12 and longest 1
-_MOST_REPEATS = 200
 _MOVE = re.compile(r"\b(" + "|".join(MOVES) + r")\b", re.IGNORECASE)
 
 Cell = tuple[int, int]
@@ -115,9 +112,7 @@ class VisualMazeEnv(TextEnv):
         longest = whole_number("longest", rung["longest"], 1, 144)
         self._pixels = whole_number("cell_pixels", cell_pixels, 1, 112)
         self._feedback = feedback
-        tasks = {split: Layouts(split, length, size, longest) for split, length in SIZES.items()}
-        super().__init__(tasks, max_turns=rung["max_turns"], **kwargs)
-        self._layout, self._cell = Layout(1, frozenset(), (0, 0), (0, 0)), (0, 0)
+        super().__init__(Layouts.splits(cells=size, longest=longest), max_turns=rung["max_turns"], **kwargs)
 
     def gold(self, task: Any) -> dict[str, Any]:
         return {"walls": sorted(map(list, task.walls)), "start": [*task.start], "goal": [*task.goal]}
@@ -194,58 +189,33 @@ class Layout:
         return found
 
 
-class Layouts(Sequence[Any]):
-    """The layouts of a split, outside of train at most `length` and each of them once, of at most `longest` moves."""
+class Layouts(SplitRows):
+    """The layouts of a split, with `cells` along each side and at most `longest` moves from start to goal."""
 
-    def __init__(self, split: str, length: int, size: int, longest: int) -> None:
-        self._given = split, length, size, longest
+    SIZES = {"train": 20_000, "validation": 500, "test": 500}
+    KEY = ""
 
-    def __len__(self) -> int:
-        return self._given[1] if self._given[0] == "train" else len(_distinct(*self._given))
+    def __init__(self, split: str, size: int | None = None, *, cells: int, longest: int) -> None:
+        super().__init__(split, size)
+        self.cells, self.longest = cells, longest
 
-    def __getitem__(self, index: Any) -> Any:
-        split, length, size, longest = self._given
-        if split != "train":
-            return _distinct(*self._given)[index]
-        return next(_layouts(split, size, longest, range(length)[index]))
-
-
-_DRAWING = threading.Lock()  # or the threads of a rollout would all draw the same
-
-
-def _distinct(*given: Any) -> tuple[Layout, ...]:
-    with _DRAWING:
-        return _drawn(*given)
-
-
-@functools.cache
-def _drawn(split: str, length: int, size: int, longest: int) -> tuple[Layout, ...]:
-    """Draw each layout until it is new; where it never is, there are no more."""
-    found: dict[Layout, None] = {}
-    for index in range(length):
-        tries = itertools.islice(_layouts(split, size, longest, index), _MOST_REPEATS)
-        layout = next((layout for layout in tries if layout not in found), None)
-        if layout is None:
-            break
-        found[layout] = None
-    return tuple(found)
-
-
-def _layouts(split: str, size: int, longest: int, index: int) -> Iterator[Layout]:
-    rng = np.random.default_rng([list(_SPLITS).index(split), size, longest, index])
-    draws = 0
-    while draws < _MOST_DRAWS:
-        draws += 1
-        order, walls = rng.permutation(size * size), int(rng.integers(0, size * size // 4 + 1))
-        start, goal = (divmod(int(cell), size) for cell in order[:2])
-        if abs(start[0] - goal[0]) + abs(start[1] - goal[1]) > longest:
-            continue
-        layout = Layout(size, frozenset(divmod(int(cell), size) for cell in order[2 : 2 + walls]), start, goal)
-        words = repr((layout.size, sorted(layout.walls), layout.start, layout.goal))
-        tenth = hashlib.blake2b(words.encode(), digest_size=4).digest()[0] % 10
-        if tenth in _SPLITS[split] and 1 <= layout.distances.get(layout.start, 0) <= longest:
-            yield layout
-            draws = 0
-    raise ConfigError(
-        f"no maze of size {size} with at most {longest} moves belongs to split {split!r}; take a larger size or longest"
-    )
+    def drafts(self, index: int) -> Iterator[Any]:
+        size, longest = self.cells, self.longest
+        rng = np.random.default_rng([list(_SPLITS).index(self.split), size, longest, index])
+        draws = 0
+        while draws < _MOST_DRAWS:
+            draws += 1
+            order, walls = rng.permutation(size * size), int(rng.integers(0, size * size // 4 + 1))
+            start, goal = (divmod(int(cell), size) for cell in order[:2])
+            if abs(start[0] - goal[0]) + abs(start[1] - goal[1]) > longest:
+                continue
+            layout = Layout(size, frozenset(divmod(int(cell), size) for cell in order[2 : 2 + walls]), start, goal)
+            words = repr((layout.size, sorted(layout.walls), layout.start, layout.goal))
+            tenth = hashlib.blake2b(words.encode(), digest_size=4).digest()[0] % 10
+            if tenth in _SPLITS[self.split] and 1 <= layout.distances.get(layout.start, 0) <= longest:
+                yield layout
+                draws = 0
+        raise ConfigError(
+            f"no maze of size {size} with at most {longest} moves belongs to split {self.split!r}; take a larger size "
+            "or longest"
+        )

@@ -1,1 +1,0 @@
-"""Small mazes, seen in images."""
