@@ -26,13 +26,12 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies.base import Generation, Interruptible, Policy, SamplingParams
 from agent_gym.rollout.asides import Aside, Asides, Judging, OnEnd
-from agent_gym.rollout.contexts import make_context
+from agent_gym.rollout.contexts import Context, make_context, tighten
 from agent_gym.rollout.env_processes import EnvProcesses
 from agent_gym.rollout.env_threads import PATIENCE_S, EnvThreads, leave_env, make_env
 from agent_gym.rollout.episode import Episode, EpisodeSpec
 from agent_gym.rollout.failures import Failure, check_failures
-from agent_gym.rollout.play import Ask, Budget, Call, Context, Life, Terms, TimeUp, tighten
-from agent_gym.rollout.stats import RolloutStats
+from agent_gym.rollout.play import Ask, Budget, Call, Life, RolloutStats, Terms, TimeUp
 
 SILENCE_S = 300.0
 """When a line on stderr names an environment that does not answer; again after two, four, eight times as long."""

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 
 from agent_gym.rollout.asides import OnEnd
 from agent_gym.rollout.episode import Episode, EpisodeSpec
+from agent_gym.rollout.play import RolloutStats
 from agent_gym.rollout.runner import Rollout, Runner
-from agent_gym.rollout.stats import RolloutStats
 
 
 class Stream:
