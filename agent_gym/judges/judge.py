@@ -33,7 +33,7 @@ from agent_gym.judges.sources import Endpoint, JudgeFailure, PolicyEngine, Sourc
 from agent_gym.policies.openai import KEY_VARIABLE
 from agent_gym.rewards import JUDGE_STEPS_TERM, JUDGE_TERM, JUDGE_TERMS
 from agent_gym.rollout import Episode, EpisodeSpec, Failure
-from agent_gym.rollout.asides import OnEnd
+from agent_gym.rollout.play import OnEnd
 from agent_gym.rollout.runner import Rollout
 
 ENGINE = "engine"
@@ -150,7 +150,7 @@ class Judge:
         return {"kind": type(self.kind).__name__.lower(), "model": model, "weight": self.weight, "sha256": digest}
 
     def spent(self) -> Counter[str]:
-        """See `Judging`; the names are those of `ledger.COUNTS`."""
+        """Return what judging has cost so far, by the names of `ledger.COUNTS`; from any thread."""
         return Counter(self.ledger.totals.copy())
 
     @property
@@ -176,7 +176,11 @@ class Judge:
     # What rollouts, evaluations and others call.
 
     def follow(self, rollout: Rollout, specs: Sequence[EpisodeSpec], on_end: OnEnd) -> OnEnd:
-        """See `agent_gym.rollout.asides.Judging`. A group of one has nothing to compare, and keeps its reward."""
+        """Return what is called with each of these episodes as it ends, in the thread that plays.
+
+        It has `on_end` called, in that thread, once the reward is complete: now or by `Rollout.later`. A group of one
+        has nothing to compare, and keeps its reward.
+        """
         sizes, ended = Counter(spec.group for spec in specs), defaultdict[int, list[Episode]](list)
         source = PolicyEngine(self, rollout) if self.endpoint == ENGINE else None
 

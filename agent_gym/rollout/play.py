@@ -15,6 +15,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -48,12 +49,16 @@ class Budget:
                 raise ConfigError(f"{field.name} is {value}; it must be positive")
 
 
+OnEnd = Callable[[Episode], None]
+"""Called once with an episode that has ended, its reward complete, in the thread that drives the engine."""
+
+
 class Terms(NamedTuple):
     """On what terms an episode is played."""
 
     budget: Budget
     temperature: float  # 0 is greedy
-    on_end: Callable[[Episode], None]  # called once, in the thread that drives the engine
+    on_end: OnEnd
 
 
 @dataclass(slots=True)
@@ -210,6 +215,16 @@ class Life:
         elif change is not None:
             episode.rewrite(change.token_ids)
 
+    def silence(self, now: float, others: str) -> str:
+        """Say in a line which call of the environment has not answered."""
+        assert isinstance(self.wish, Call)
+        spec, waited, limit = self.episode.spec, now - self.since, self.budget.max_seconds
+        task = self.episode.task_id or f"{spec.split or 'default'}/{'?' if spec.index is None else spec.index}"
+        clock = time.strftime("%H:%M:%S", time.localtime(time.time() - waited))
+        end = "no max_seconds is set, so the rollout waits for it" if limit is None else f"max_seconds is {limit:g}"
+        what = f"{self.wish.what} has not answered for {waited:.3g} s, since {clock}{others}"
+        return f"{spec.env_id}, task {task}, seed {spec.seed}: {what}; {end}"
+
     # In the thread of the environment.
 
     def reset(self) -> tuple[Any, dict[str, Any], list[Shown]]:
@@ -252,6 +267,14 @@ class Ask(NamedTuple):
     """A coroutine waits for the policy to end the turn that begins with these ids; it is sent a `Generation`."""
 
     begun: Sequence[int]
+
+
+class Aside(NamedTuple):
+    """A prompt for the policy that belongs to no episode, and who waits for the answer."""
+
+    prompt_ids: list[int]
+    params: SamplingParams
+    answer: Future[Generation]
 
 
 class TimeUp(Exception):
