@@ -18,7 +18,7 @@ from agent_gym.data import load_splits
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described
 from agent_gym.gateway import thing_at
-from agent_gym.gateway.agents import Agent, FunctionAgent, Output, ProgramAgent
+from agent_gym.gateway.agents import FunctionAgent, Output, ProgramAgent
 from agent_gym.gateway.exchange import PARSER, Answer, Refused, split_turn
 from agent_gym.gateway.history import History
 from agent_gym.gateway.server import Act, Ended, Exchange, Session, shared_gateway
@@ -88,7 +88,7 @@ class AgentEnv(TextEnv):
         self._world = None if world is None else make(world, **(world_kwargs or {}))
         self._caller, self._patience_s = session, patience_s
         self._session: Session | None = None
-        self._running: Agent | None = None
+        self._running: FunctionAgent | ProgramAgent | None = None
         self._exchange: Exchange | None = None
         splits = self._world.tasks if self._world is not None else {"train": [{}]} if tasks is None else _splits(tasks)
         super().__init__(splits, max_turns=max_turns, **kwargs)
