@@ -18,8 +18,7 @@ from tiny import make_tiny_tokenizer
 
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
-from agent_gym.gateway import agent_env
-from agent_gym.gateway.places import place_of, thing_at
+from agent_gym.gateway import agent_env, place_of, thing_at
 from agent_gym.rollout import Budget, Runner
 
 pytest.importorskip("openai")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from dataclasses import replace
@@ -361,7 +360,7 @@ def test_anyone_may_ask_for_a_score() -> None:
             {"role": "tool", "content": "4"}, {"role": "assistant", "content": "4"}]  # fmt: skip
     with judged_by(lambda asked: [len(asked.of("turn"))]) as (judge, server):
         assert judge.score([talk, talk[:1] + talk[3:]]) == [0.3, 0.1]
-        assert json.loads(server.seen[0].of("turn 1, written")[0]) == [{"id": "1"}]
+        assert '[{"id": "1"}]' in [asked.of("turn 1, written")[0] for asked in server.seen]  # in either order
         with pytest.raises(JudgeFailure, match="no turn"):
             judge.score([talk[:1]])
 

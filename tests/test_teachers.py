@@ -34,7 +34,7 @@ from agent_gym.doctor.ranks import shard  # noqa: E402
 from agent_gym.errors import ConfigError, RolloutError  # noqa: E402
 from agent_gym.policies.scores import ServedScores  # noqa: E402
 from agent_gym.rollout import Episode, EpisodeSpec, make_env  # noqa: E402
-from agent_gym.rollout.play import NewContext  # noqa: E402
+from agent_gym.rollout.contexts import NewContext  # noqa: E402
 from agent_gym.trainers.batch import WORLD  # noqa: E402
 from agent_gym.trainers.engine import named_weights  # noqa: E402
 

@@ -105,7 +105,7 @@ def conclude(
         prices: of a million tokens that are read, and of as many that are sampled.
         output: the file of the episodes; the card goes beside it.
         **facts: `decoding` (with the `limits` of an episode), `model` (see `describe_model`), `seconds` (see `Meter`),
-            `judge` and `judge_spent` (see `Judging`).
+            `judge` and `judge_spent` (see `Judge`).
     """
     panel = panel or played_panel(episodes)
     result, spec = summarize(episodes, panel), episodes[0].spec

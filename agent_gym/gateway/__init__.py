@@ -8,13 +8,15 @@ docs/gateway.md explains it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 import gymnasium
 
-from agent_gym.errors import ConfigError
-from agent_gym.gateway.places import place_of
+from agent_gym.errors import ConfigError, described
 
 __all__ = ["ENV_ID", "agent_env"]
 
@@ -27,6 +29,8 @@ if "AgentR1/Agent-v0" not in gymnasium.registry:
     )
 
 Rows = Sequence[Mapping[str, Any]]
+_OBJECTS: dict[str, Any] = {}  # what has no other name than `object:NUMBER`, in this process only
+_numbers = itertools.count(1)
 
 
 def agent_env(
@@ -47,13 +51,46 @@ def agent_env(
     Raises:
         ConfigError: for an agent that is none of these.
     """
-    words = [agent] if isinstance(agent, str) else agent if isinstance(agent, list | tuple) else []
-    if not callable(agent) and not (words and all(isinstance(word, str) for word in words)):
-        raise ConfigError(f"agent is {agent!r:.80}; it must be a function, module:function, or a list of words")
     given: dict[str, Any] = {"tasks": tasks, "reward": reward}
-    if isinstance(agent, list | tuple):
+    if callable(agent) or isinstance(agent, str):
+        given["agent"] = agent
+    elif isinstance(agent, list | tuple) and agent and all(isinstance(word, str) for word in agent):
         settings["agent"] = [*agent]  # JSON as it is
     else:
-        given["agent"] = agent
+        raise ConfigError(f"agent is {agent!r:.80}; it must be a function, module:function, or a list of words")
     named = {name: one if isinstance(one, str) else place_of(one) for name, one in given.items() if one is not None}
     return ENV_ID, {**named, **settings}
+
+
+def place_of(thing: Any) -> str:
+    """Return the name by which `thing_at` finds a thing, so that the arguments of an environment stay JSON.
+
+    A function of a module is `module:name`. Anything else, such as a function of a notebook or a list of tasks, is kept
+    in this process as `object:NUMBER`; a process of environments (`env_processes`) does not have it.
+    """
+    place = f"{getattr(thing, '__module__', None)}:{getattr(thing, '__qualname__', '<')}"
+    # The main module has another name in every other process.
+    if "<" not in place and not place.startswith("__main__:"):
+        try:
+            if thing_at(place) is thing:
+                return place
+        except ConfigError:
+            pass
+    known = next((name for name, one in _OBJECTS.items() if one is thing), None)
+    place = known or f"object:{next(_numbers)}"
+    _OBJECTS[place] = thing
+    return place
+
+
+def thing_at(place: str) -> Any:
+    """Find what a name stands for; `ConfigError` if there is no such thing."""
+    if place in _OBJECTS:
+        return _OBJECTS[place]
+    module, colon, name = place.partition(":")
+    if not colon or not module or not name or module == "object":
+        cure = "write module:function; a function or list of a notebook works with env_processes=0 only"
+        raise ConfigError(f"there is nothing at {place!r}: {cure}")
+    try:
+        return attrgetter(name)(import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"cannot find {place!r}: {described(error)}") from error

@@ -18,7 +18,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from agent_gym.errors import ConfigError, EnvFailure, require
 from agent_gym.gateway.server import Ended, Session
@@ -31,13 +31,6 @@ class Output(NamedTuple):
 
     text: str  # what it printed, the end of it if that is long
     folder: Path  # in which it ran; it is removed when the reward is known
-
-
-class Agent(Protocol):
-    """A running agent."""
-
-    def stop(self) -> None:
-        """End it, as far as that can be done; calling it again does no harm."""
 
 
 class FunctionAgent:
@@ -81,6 +74,7 @@ class FunctionAgent:
         )
 
     def stop(self) -> None:
+        """End it, as far as that can be done; calling it again does no harm."""
         self._stopped = True
         if self._running:
             loop, task = self._running

@@ -38,7 +38,7 @@ def read(body: Mapping[str, Any]) -> Asked:
     if body.get("functions"):
         raise Refused(400, "functions are not supported: use tools")
     return Asked(
-        [_message(message) for message in body["messages"]],
+        [read_message(message) for message in body["messages"]],
         read_tools(body),
         stop_strings(body.get("stop")),
         token_limit(body.get("max_completion_tokens"), body.get("max_tokens")),
@@ -46,7 +46,8 @@ def read(body: Mapping[str, Any]) -> Asked:
     )
 
 
-def _message(message: Mapping[str, Any]) -> Message:
+def read_message(message: Mapping[str, Any]) -> Message:
+    """Read a message in the form of chat completions."""
     if message["role"] not in ROLES:
         raise Refused(400, f"role is {message['role']!r}; allowed: {', '.join(ROLES)}")
     made: Message = {"role": ROLES[message["role"]], "content": plain_text(message.get("content"))}

@@ -17,10 +17,10 @@ from agent_gym.chat import ChatRenderer, Message, text_of
 from agent_gym.data import load_splits
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described
-from agent_gym.gateway.agents import Agent, FunctionAgent, Output, ProgramAgent
+from agent_gym.gateway import thing_at
+from agent_gym.gateway.agents import FunctionAgent, Output, ProgramAgent
 from agent_gym.gateway.exchange import PARSER, Answer, Refused, split_turn
 from agent_gym.gateway.history import History
-from agent_gym.gateway.places import thing_at
 from agent_gym.gateway.server import Act, Ended, Exchange, Session, shared_gateway
 from agent_gym.registry import make
 from agent_gym.tools import ToolCall
@@ -49,7 +49,7 @@ class AgentEnv(TextEnv):
 
     Args:
         agent: `module:function` of an agent, or the words of a command; None for one that comes by itself to `session`.
-        tasks: a file or folder of rows, see `load_splits`, or what `places.place_of` named: rows, or rows by split.
+        tasks: a file or folder of rows, see `load_splits`, or what `gateway.place_of` named: rows, or rows by split.
         reward: `module:function`; not with a `world`.
         world: id of an environment that gives the tasks and the reward. The agent's task then has its `messages`,
             `tools`, the `question` and `step`, a function that acts in it and returns what it answers. A text that the
@@ -88,7 +88,7 @@ class AgentEnv(TextEnv):
         self._world = None if world is None else make(world, **(world_kwargs or {}))
         self._caller, self._patience_s = session, patience_s
         self._session: Session | None = None
-        self._running: Agent | None = None
+        self._running: FunctionAgent | ProgramAgent | None = None
         self._exchange: Exchange | None = None
         splits = self._world.tasks if self._world is not None else {"train": [{}]} if tasks is None else _splits(tasks)
         super().__init__(splits, max_turns=max_turns, **kwargs)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agent_gym.chat import Message
-from agent_gym.gateway.chat import ROLES, error, read_tools
+from agent_gym.gateway.chat import error, read_message, read_tools
 from agent_gym.gateway.exchange import Answer, Asked, Protocol, Refused, plain_text, sse, text_call, token_limit
 
 _PASSED_ON = ("instructions", "temperature", "top_p", "max_output_tokens", "metadata")
@@ -42,9 +42,7 @@ def _add(messages: list[Message], item: Mapping[str, Any]) -> None:
     elif kind == "function_call_output":
         messages.append({"role": "tool", "content": plain_text(item["output"])})
     elif kind == "message":
-        if item["role"] not in ROLES:
-            raise Refused(400, f"role is {item['role']!r}; allowed: {', '.join(ROLES)}")
-        message: Message = {"role": ROLES[item["role"]], "content": plain_text(item["content"])}
+        message = read_message(item)
         if message["role"] == "assistant" and going_on and not messages[-1].get("calls"):
             messages[-1]["content"] += message["content"]
         else:

@@ -17,10 +17,11 @@ import queue
 import secrets
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from starlette.responses import StreamingResponse
@@ -28,24 +29,10 @@ from starlette.responses import StreamingResponse
 from agent_gym.errors import EnvFailure, described
 from agent_gym.gateway import anthropic, chat, responses
 from agent_gym.gateway.exchange import Answer, Asked, Protocol, Refused
-from agent_gym.serve.server import (
-    HTTPException,
-    Request,
-    Response,
-    Route,
-    Server,
-    bind,
-    get,
-    json_response,
-    read_body,
-)
+from agent_gym.serve.server import HTTPException, Request, Response, Route, Server, bind, get, json_response, read_body
 from agent_gym.transcript import plain_action
 
-PROTOCOLS = {
-    "chat/completions": chat.PROTOCOL,
-    "responses": responses.PROTOCOL,
-    "messages": anthropic.PROTOCOL,
-}
+PROTOCOLS = {"chat/completions": chat.PROTOCOL, "responses": responses.PROTOCOL, "messages": anthropic.PROTOCOL}
 MAX_REQUEST_BYTES = 64 << 20
 _OVER = "the episode of this key is over: the agent or its world ended, or a limit of tokens, turns or time is reached"
 _LOCK = threading.Lock()
@@ -92,7 +79,7 @@ class Session:
 
     key: str
     root: str  # the address of the gateway; Anthropic's clients add the version to it themselves
-    _close: Callable[[Session], None]
+    _forget: Callable[[], object]  # lets the gateway refuse the key
     _inbox: queue.SimpleQueue[Exchange | Ended | Act] = field(default_factory=queue.SimpleQueue)
     _known: dict[bytes, Exchange] = field(default_factory=dict)  # the last exchange of each body
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -155,7 +142,7 @@ class Session:
 
     def close(self) -> None:
         """Refuse what is not answered and what comes later."""
-        self._close(self)
+        self._forget()
         with self._lock:
             self._closed = True
         with suppress(queue.Empty):
@@ -190,7 +177,8 @@ class Gateway:
     def open(self, key: str | None = None) -> Session:
         """Open a session under a key, by default one that nobody can guess, or return the one that is open."""
         key = key or secrets.token_urlsafe(16)
-        return self._sessions.setdefault(key, Session(key, f"{self.url}/{key}", self._forget))
+        forget = partial(self._sessions.pop, key, None)
+        return self._sessions.setdefault(key, Session(key, f"{self.url}/{key}", forget))
 
     @property
     def sessions(self) -> list[Session]:
@@ -205,9 +193,6 @@ class Gateway:
         for session in self.sessions:
             session.close()
         self._server.__exit__()
-
-    def _forget(self, session: Session) -> None:
-        self._sessions.pop(session.key, None)
 
     def _session(self, request: Request) -> Session:
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
@@ -239,25 +224,19 @@ class Gateway:
         except HTTPException as error:
             return json_response(protocol.error(error.status_code, str(error.detail)), error.status_code)
         if body.get("stream"):
-            return EventStream(request, exchange, protocol, body, answer)
+            events = _send(request, exchange, protocol.events(body, answer))
+            return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
         exchange.delivered = True
         return json_response(protocol.write(body, answer))
 
 
-class EventStream(StreamingResponse):
-    """The events of an answer; it counts as delivered when the last of them is sent to a client that is still there."""
-
-    def __init__(
-        self, request: Request, exchange: Exchange, protocol: Protocol, body: dict[str, Any], answer: Answer
-    ) -> None:
-        async def events() -> AsyncIterator[str]:
-            for event in protocol.events(body, answer):
-                yield event
-                if await request.is_disconnected():  # what is sent to nobody is lost without an error
-                    return
-            exchange.delivered = True
-
-        super().__init__(events(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+async def _send(request: Request, exchange: Exchange, events: Iterator[str]) -> AsyncIterator[str]:
+    """Send events; the answer is delivered when the last of them is sent to a client that is still there."""
+    for event in events:
+        yield event
+        if await request.is_disconnected():  # what is sent to nobody is lost without an error
+            return
+    exchange.delivered = True
 
 
 def _read(protocol: Protocol, content: bytes) -> tuple[dict[str, Any], Asked]:

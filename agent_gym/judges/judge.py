@@ -33,7 +33,7 @@ from agent_gym.judges.sources import Endpoint, JudgeFailure, PolicyEngine, Sourc
 from agent_gym.policies.openai import KEY_VARIABLE
 from agent_gym.rewards import JUDGE_STEPS_TERM, JUDGE_TERM, JUDGE_TERMS
 from agent_gym.rollout import Episode, EpisodeSpec, Failure
-from agent_gym.rollout.asides import OnEnd
+from agent_gym.rollout.play import OnEnd
 from agent_gym.rollout.runner import Rollout
 
 ENGINE = "engine"
@@ -150,7 +150,7 @@ class Judge:
         return {"kind": type(self.kind).__name__.lower(), "model": model, "weight": self.weight, "sha256": digest}
 
     def spent(self) -> Counter[str]:
-        """See `Judging`; the names are those of `ledger.COUNTS`."""
+        """Return what judging has cost so far, by the names of `ledger.COUNTS`; from any thread."""
         return Counter(self.ledger.totals.copy())
 
     @property
@@ -176,9 +176,13 @@ class Judge:
     # What rollouts, evaluations and others call.
 
     def follow(self, rollout: Rollout, specs: Sequence[EpisodeSpec], on_end: OnEnd) -> OnEnd:
-        """See `agent_gym.rollout.asides.Judging`. A group of one has nothing to compare, and keeps its reward."""
+        """Return what is called with each of these episodes as it ends, in the thread that plays.
+
+        It has `on_end` called, in that thread, once the reward is complete: now or by `Rollout.later`. A group of one
+        has nothing to compare, and keeps its reward.
+        """
         sizes, ended = Counter(spec.group for spec in specs), defaultdict[int, list[Episode]](list)
-        source = PolicyEngine(rollout, self.temperature, self.max_answer_tokens) if self.endpoint == ENGINE else None
+        source = PolicyEngine(self, rollout) if self.endpoint == ENGINE else None
 
         def end(episode: Episode) -> None:
             group, size = [episode], sizes[episode.spec.group]
@@ -217,7 +221,8 @@ class Judge:
         """
         cases = [Case.of_messages(messages) for messages in conversations]
         groups = [cases] if self.kind.compares else [[case] for case in cases]
-        return [fmean(scores) for found in self.judge(groups) for scores in _sound(found).scores]
+        futures = [self._run(self._judgement(group, None)) for group in groups]
+        return [fmean(scores) for future in futures for scores in future.result().scores]
 
     def judge(self, groups: Sequence[Sequence[Case]]) -> list[Judgement | JudgeFailure]:
         """Judge groups of cases, each by itself; where the kind compares nothing, a group is one case."""
@@ -325,15 +330,8 @@ class Judge:
     def _server(self) -> Endpoint:
         if self.endpoint == ENGINE:
             raise ConfigError("a judge in the policy's engine judges while episodes are played; here name an endpoint")
-        names = ("temperature", "max_answer_tokens", "structured", "timeout", "retries", "key_variable")
-        return Endpoint(self.endpoint, self.model, **{name: getattr(self, name) for name in names})
+        return Endpoint(self)
 
     @cached_property
     def _cache(self) -> Cache:
         return Cache(self.cache)
-
-
-def _sound(found: Judgement | JudgeFailure) -> Judgement:
-    if isinstance(found, JudgeFailure):
-        raise found
-    return found

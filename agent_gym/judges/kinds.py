@@ -26,8 +26,8 @@ GOAL = "The assistant does what it was asked to do, correctly and completely."
 class Kind(Protocol):
     """Pure functions. `cases` are one episode or, where the kind compares, the different episodes of a group."""
 
-    compares: ClassVar[bool]
-    per_step: ClassVar[bool]
+    compares: ClassVar[bool] = False
+    per_step: ClassVar[bool] = False
 
     def questions(self, cases: Sequence[Case]) -> list[Question]: ...
 
@@ -36,12 +36,10 @@ class Kind(Protocol):
 
 
 @dataclass(frozen=True)
-class Rubric:
+class Rubric(Kind):
     """The weighted mean of the answers to criteria, each from 0 (not at all) to 10 (fully)."""
 
     criteria: tuple[tuple[str, float], ...]
-    compares: ClassVar[bool] = False
-    per_step: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not self.criteria:
@@ -63,14 +61,13 @@ class Rubric:
 
 
 @dataclass(frozen=True)
-class Reasoning:
+class Reasoning(Kind):
     """Whether the thought of each turn supports its action and invents nothing: the product of both, each in [0, 1].
 
     RAGEN (arXiv:2504.20073) finds that without such a reward thought fades or is hallucinated; it gives no formula, and
     the two questions and their product are ours. An invented thought earns nothing, however well it fits the action.
     """
 
-    compares: ClassVar[bool] = False
     per_step: ClassVar[bool] = True
 
     def questions(self, cases: Sequence[Case]) -> list[Question]:
@@ -92,7 +89,7 @@ class Reasoning:
 
 
 @dataclass(frozen=True)
-class Pairwise:
+class Pairwise(Kind):
     """The share of comparisons with other episodes of the group that an episode wins; a tie is half.
 
     Each pair is asked about in both orders, since judges prefer a place (Zheng et al., arXiv:2306.05685).
@@ -100,7 +97,6 @@ class Pairwise:
 
     goal: str = GOAL
     compares: ClassVar[bool] = True
-    per_step: ClassVar[bool] = False
 
     def questions(self, cases: Sequence[Case]) -> list[Question]:
         task = (
@@ -125,7 +121,7 @@ class Pairwise:
 
 
 @dataclass(frozen=True)
-class Ranking:
+class Ranking(Kind):
     """A score for each episode of a group, relative to the others, all in one request.
 
     So does RULER of OpenPipe's ART: to rank attempts at one task is easier than to score one alone, and what a group
@@ -135,7 +131,6 @@ class Ranking:
     goal: str = GOAL
     backwards: bool = False  # the other way round, which shows what the order changes
     compares: ClassVar[bool] = True
-    per_step: ClassVar[bool] = False
 
     def questions(self, cases: Sequence[Case]) -> list[Question]:
         task = (

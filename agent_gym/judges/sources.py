@@ -6,13 +6,16 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_gym.errors import ConfigError, EnvFailure, RolloutError
 from agent_gym.judges.questions import Question
 from agent_gym.policies.base import SamplingParams
 from agent_gym.policies.openai import connect, failures, find_model
 from agent_gym.rollout.runner import Rollout
+
+if TYPE_CHECKING:
+    from agent_gym.judges.judge import Judge
 
 
 class JudgeFailure(EnvFailure):
@@ -36,30 +39,20 @@ class Endpoint:
     Raises `ConfigError` if there is no such server or model; `__call__` belongs to one event loop.
     """
 
-    def __init__(
-        self,
-        url: str,
-        model: str | None,
-        *,
-        temperature: float,
-        max_answer_tokens: int,
-        structured: bool,
-        timeout: float,
-        retries: int,
-        key_variable: str,
-    ) -> None:
-        self.model = str(find_model(url, model, key_variable)["id"])
-        self._url, self._retries, self._structured = url, retries, structured
-        self._settings = {"model": self.model, "temperature": temperature, "max_tokens": max_answer_tokens}
-        self._client = connect(url, retries, timeout, key_variable, asynchronous=True)
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+        self.model = str(find_model(judge.endpoint, judge.model, judge.key_variable)["id"])
+        self._client = connect(judge.endpoint, judge.retries, judge.timeout, judge.key_variable, asynchronous=True)
 
     async def __call__(self, question: Question, attempt: int) -> Answer:
-        content: dict[str, Any] = {**self._settings, "messages": question.messages(attempt)}
-        if self._structured:
+        judge, messages = self._judge, question.messages(attempt)
+        content: dict[str, Any] = {"model": self.model, "messages": messages, "temperature": judge.temperature}
+        content["max_tokens"] = judge.max_answer_tokens
+        if judge.structured:
             form = {"name": "verdict", "schema": question.schema(attempt)}
             content["response_format"] = {"type": "json_schema", "json_schema": form}
         try:
-            with failures(self._url, self._retries):
+            with failures(judge.endpoint, judge.retries):
                 raw = await self._client.chat.completions.with_raw_response.create(**content)
                 answer = json.loads(raw.text)
                 text, usage = answer["choices"][0]["message"].get("content"), answer.get("usage")
@@ -76,14 +69,13 @@ class Endpoint:
 class PolicyEngine:
     """Asks the engine of the policy, between the turns of the episodes: the judge has the policy's weights of then."""
 
+    judge: Judge
     rollout: Rollout
-    temperature: float
-    max_answer_tokens: int
 
     async def __call__(self, question: Question, attempt: int) -> Answer:
         renderer = self.rollout.renderer
         prompt = renderer.prompt(question.messages(attempt), [])
-        params = SamplingParams(self.max_answer_tokens, self.temperature)
+        params = SamplingParams(self.judge.max_answer_tokens, self.judge.temperature)
         try:
             made = await asyncio.wrap_future(self.rollout.sample(prompt, params))
         except ConfigError as error:

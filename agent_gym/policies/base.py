@@ -189,6 +189,12 @@ def cut_at_stop(turn: Generation, stop: Sequence[str], decode: Callable[[Sequenc
     return turn
 
 
+def until(text: str, stop: Sequence[str]) -> tuple[str, bool]:
+    """Cut a text behind the first stop string; returns whether there is one."""
+    ends = [text.find(word) + len(word) for word in stop if word in text]
+    return (text[: min(ends)], True) if ends else (text, False)
+
+
 class ScriptedPolicy:
     """A policy that is a plain function: experts, test doubles, a person at the keyboard.
 
@@ -228,12 +234,10 @@ class ScriptedPolicy:
         # What a script asks of the environment, it asks in the thread where the environment lives.
         in_thread = getattr(request.episode, "in_thread", None)
         text = in_thread(partial(self._act, request.episode)) if in_thread else self._act(request.episode)
-        reason: FinishReason = "stop"
+        text, stopped = until(text, request.params.stop)
+        reason: FinishReason = "stop_string" if stopped else "stop"
         ids = list(self._encode(text))
-        if ends := [text.find(stop) + len(stop) for stop in request.params.stop if stop in text]:
-            reason = "stop_string"
-            # A model that is stopped by a string never samples its end of turn.
-            ids = list(self._encode(text[: min(ends)]))
+        if stopped:  # a model that is stopped by a string never samples its end of turn
             ids = ids[: len(ids) - len(self._encode(""))]
         if len(ids) > request.params.max_tokens:
             reason = "length"

@@ -1,10 +1,10 @@
 """Rollouts: environments meet a policy, and episodes come out."""
 
-from agent_gym.rollout.contexts import CONTEXTS, make_context
+from agent_gym.rollout.contexts import CONTEXTS, Context, make_context, tighten
 from agent_gym.rollout.env_threads import make_env
 from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
 from agent_gym.rollout.failures import Failure, check_failures, failure_summary, warn_of_expert
-from agent_gym.rollout.play import Budget, Context, derive_seed, tighten
+from agent_gym.rollout.play import Budget, derive_seed
 from agent_gym.rollout.replaying import Replay, play_again, replay
 from agent_gym.rollout.roles import by_role
 from agent_gym.rollout.runner import Rollout, Runner

@@ -8,17 +8,18 @@ what was sampled is trained in its own row.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_gym.chat import ChatRenderer, Message
 from agent_gym.errors import ConfigError
 from agent_gym.rollout.episode import Episode
-from agent_gym.rollout.play import AppendContext, AskSummary, Budget, Context, NewContext, rebuilt
 
-__all__ = ["CONTEXTS", "NewContext", "make_context"]
+if TYPE_CHECKING:
+    from agent_gym.rollout.play import Budget
 
 REQUEST = (
     "Your context is nearly full. Do not act now, but summarise your work so far: what you did, what you learned, and "
@@ -28,6 +29,75 @@ SUMMARY_HEADING = "Your summary of your work so far:"
 OBSERVATION_HEADING = "The last answer that you received:"
 _FRAME = 64
 """More tokens than any template puts around a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewContext:
+    """What the policy sees next, as a whole: `token_ids` (T,), the prompt of the next turn.
+
+    Ids that agree with the present row up to its last sampled token extend that row.
+    """
+
+    token_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class AskSummary:
+    """The next turn is a summary and not an action.
+
+    `token_ids` are the world's answer once more, now with the words of the request to summarise; they replace what
+    stands behind the last sampled token of the row.
+    """
+
+    token_ids: list[int]
+    request: str
+
+
+class Context(Protocol):
+    """Decides what the policy sees next. It keeps no state: it may look at everything in the episode.
+
+    Each sampled token is trained once, in the row it was sampled in. A later row may quote it in its prompt.
+    """
+
+    @property
+    def tokens(self) -> int | None:
+        """A bound on each context below the budget's `max_tokens`, None for the budget's own."""
+
+    def is_due(self, episode: Episode, budget: Budget) -> bool:
+        """Whether the next turn may need another context than the row as it stands.
+
+        Called in the thread that drives the engine: compare numbers, and neither render nor tokenise.
+        """
+
+    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext | AskSummary | None:
+        """Return what the policy sees next; None goes on with the row as it stands.
+
+        Called in the episode's thread, after at least one step. It must not change the episode.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildContext:
+    """The environment writes each prompt itself (`TextEnv.situation`), so that each turn is a row."""
+
+    tokens: None = None
+
+    def is_due(self, episode: Episode, budget: Budget) -> bool:
+        return True
+
+    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext:
+        return NewContext(_env(episode, "prompt_ids")(_env(episode, "situation")()))
+
+
+@dataclass(frozen=True, slots=True)
+class AppendContext(RebuildContext):
+    """Everything stays: one row per episode, and the engine's prefix cache is always warm.
+
+    An environment whose protocol writes each prompt anew is asked for it.
+    """
+
+    def is_due(self, episode: Episode, budget: Budget) -> bool:
+        return episode.rebuilds
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +147,6 @@ def _turn(episode: Episode, number: int) -> list[int]:
     step, following = episode.steps[number], episode.steps[number + 1 : number + 2]
     stop = following[0].start if following and following[0].row == step.row else None
     return episode.rows[step.row].token_ids[step.start : stop]
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildContext:
-    """The environment writes each prompt itself (`TextEnv.situation`), so that each turn is a row."""
-
-    tokens: None = None
-
-    def is_due(self, episode: Episode, budget: Budget) -> bool:
-        return True
-
-    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext:
-        return rebuilt(episode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,3 +271,15 @@ def make_context(context: str | Context) -> Context:
     raise ConfigError(
         f"context is {context!r}; known: {', '.join(CONTEXTS)}, where capitals stand for a number above 0"
     )
+
+
+def tighten(budget: Budget, context: Context) -> Budget:
+    """Return the budget with the bound of a context policy; `ConfigError` if that is above the budget's own."""
+    if context.tokens is None:
+        return budget
+    if context.tokens > budget.max_tokens:
+        raise ConfigError(
+            f"the context policy asks for {context.tokens} tokens, but max_tokens is {budget.max_tokens}: raise "
+            "max_tokens or lower the policy's number"
+        )
+    return dataclasses.replace(budget, max_tokens=context.tokens)

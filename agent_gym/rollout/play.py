@@ -15,15 +15,16 @@ import sys
 import time
 import types
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent_gym.chat import ChatRenderer
 from agent_gym.env import Sampled
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.images import Shown
 from agent_gym.policies.base import Generation, Request, SamplingParams, cut_at_stop
+from agent_gym.rollout.contexts import AppendContext, AskSummary, NewContext
 from agent_gym.rollout.episode import Episode
 from agent_gym.rollout.failures import Failure, RaisedElsewhere
 
@@ -48,12 +49,44 @@ class Budget:
                 raise ConfigError(f"{field.name} is {value}; it must be positive")
 
 
+OnEnd = Callable[[Episode], None]
+"""Called once with an episode that has ended, its reward complete, in the thread that drives the engine."""
+
+
 class Terms(NamedTuple):
     """On what terms an episode is played."""
 
     budget: Budget
     temperature: float  # 0 is greedy
-    on_end: Callable[[Episode], None]  # called once, in the thread that drives the engine
+    on_end: OnEnd
+
+
+@dataclass(slots=True)
+class RolloutStats:
+    """Where the time of playing went: seconds of the driving thread."""
+
+    wall_seconds: float = 0.0
+    engine_seconds: float = 0.0  # inside the policy, that is its `submit` and `poll`
+    wait_seconds: float = 0.0  # no generation was running, and environments or the judge were busy
+    sampled_tokens: int = 0
+
+    @property
+    def overhead_seconds(self) -> float:
+        return self.wall_seconds - self.engine_seconds - self.wait_seconds
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.sampled_tokens / self.wall_seconds if self.wall_seconds else 0.0
+
+    def metrics(self) -> dict[str, float]:
+        """Return the same under the names of the training log."""
+        return {
+            "time/rollout": self.wall_seconds,
+            "time/engine": self.engine_seconds,
+            "time/env_wait": self.wait_seconds,
+            "time/rollout_overhead": self.overhead_seconds,
+            "rollout/tokens_per_s": self.tokens_per_second,
+        }
 
 
 class Life:
@@ -182,6 +215,16 @@ class Life:
         elif change is not None:
             episode.rewrite(change.token_ids)
 
+    def silence(self, now: float, others: str) -> str:
+        """Say in a line which call of the environment has not answered."""
+        assert isinstance(self.wish, Call)
+        spec, waited, limit = self.episode.spec, now - self.since, self.budget.max_seconds
+        task = self.episode.task_id or f"{spec.split or 'default'}/{'?' if spec.index is None else spec.index}"
+        clock = time.strftime("%H:%M:%S", time.localtime(time.time() - waited))
+        end = "no max_seconds is set, so the rollout waits for it" if limit is None else f"max_seconds is {limit:g}"
+        what = f"{self.wish.what} has not answered for {waited:.3g} s, since {clock}{others}"
+        return f"{spec.env_id}, task {task}, seed {spec.seed}: {what}; {end}"
+
     # In the thread of the environment.
 
     def reset(self) -> tuple[Any, dict[str, Any], list[Shown]]:
@@ -226,6 +269,14 @@ class Ask(NamedTuple):
     begun: Sequence[int]
 
 
+class Aside(NamedTuple):
+    """A prompt for the policy that belongs to no episode, and who waits for the answer."""
+
+    prompt_ids: list[int]
+    params: SamplingParams
+    answer: Future[Generation]
+
+
 class TimeUp(Exception):
     """The time of an episode is over. It is thrown into the coroutine, wherever that waits."""
 
@@ -241,86 +292,3 @@ def derive_seed(*parts: int) -> int:
     # Not numpy's SeedSequence, which takes (3, 4) and (3, 4, 0) for the same.
     digest = hashlib.blake2b(",".join(str(int(part)) for part in parts).encode(), digest_size=4).digest()
     return int.from_bytes(digest, "little") >> 1
-
-
-# What the policy sees next; contexts.py has the other context policies.
-
-
-@dataclass(frozen=True, slots=True)
-class NewContext:
-    """What the policy sees next, as a whole: `token_ids` (T,), the prompt of the next turn.
-
-    Ids that agree with the present row up to its last sampled token extend that row.
-    """
-
-    token_ids: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class AskSummary:
-    """The next turn is a summary and not an action.
-
-    `token_ids` are the world's answer once more, now with the words of the request to summarise; they replace what
-    stands behind the last sampled token of the row.
-    """
-
-    token_ids: list[int]
-    request: str
-
-
-class Context(Protocol):
-    """Decides what the policy sees next. It keeps no state: it may look at everything in the episode.
-
-    Each sampled token is trained once, in the row it was sampled in. A later row may quote it in its prompt.
-    """
-
-    @property
-    def tokens(self) -> int | None:
-        """A bound on each context below the budget's `max_tokens`, None for the budget's own."""
-
-    def is_due(self, episode: Episode, budget: Budget) -> bool:
-        """Whether the next turn may need another context than the row as it stands.
-
-        Called in the thread that drives the engine: compare numbers, and neither render nor tokenise.
-        """
-
-    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext | AskSummary | None:
-        """Return what the policy sees next; None goes on with the row as it stands.
-
-        Called in the episode's thread, after at least one step. It must not change the episode.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class AppendContext:
-    """Everything stays: one row per episode, and the engine's prefix cache is always warm.
-
-    An environment whose protocol writes each prompt anew is asked for it.
-    """
-
-    tokens: None = None
-
-    def is_due(self, episode: Episode, budget: Budget) -> bool:
-        return episode.rebuilds
-
-    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext:
-        return rebuilt(episode)
-
-
-def rebuilt(episode: Episode) -> NewContext:
-    """Return the prompt that the environment writes itself (`TextEnv.situation`)."""
-    assert episode.env is not None
-    situation, prompt_ids = (episode.env.get_wrapper_attr(name) for name in ("situation", "prompt_ids"))
-    return NewContext(prompt_ids(situation()))
-
-
-def tighten(budget: Budget, context: Context) -> Budget:
-    """Return the budget with the bound of a context policy; `ConfigError` if that is above the budget's own."""
-    if context.tokens is None:
-        return budget
-    if context.tokens > budget.max_tokens:
-        raise ConfigError(
-            f"the context policy asks for {context.tokens} tokens, but max_tokens is {budget.max_tokens}: raise "
-            "max_tokens or lower the policy's number"
-        )
-    return dataclasses.replace(budget, max_tokens=context.tokens)

@@ -17,6 +17,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.images import Image, images_of
 from agent_gym.rewards import JUDGE_STEPS_TERM, JUDGE_TERMS
 from agent_gym.rollout.env_threads import close_env, make_env
+from agent_gym.rollout.episode import EpisodeSpec, sum_by_name
 from agent_gym.rollout.trajectories import recorded_messages
 
 
@@ -48,8 +49,7 @@ def play_again(record: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Repla
         raise ConfigError(
             f"this is what the role {spec['role']!r} lived through; only whole episodes can be played again"
         )
-    picked = {key: spec[key] for key in ("split", "index") if spec[key] is not None}
-    _, info = env.reset(seed=spec["seed"], options=picked)
+    _, info = env.reset(seed=spec["seed"], options=EpisodeSpec(**spec).options)
     steps = [dict(step) for step in record["steps"]]
     again = Replay({**record, "steps": steps})
 
@@ -64,7 +64,6 @@ def play_again(record: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Repla
     compare(again.world, "opening", described(info["messages"][-1:]), question)
     shown = _answered_images(messages)
     total, ended, success = 0.0, False, False
-    terms: dict[str, float] = {}
     acts = [step for step in steps if step.get("kind", "act") == "act"]
     for n, step in enumerate(acts):
         observation, paid, ended, truncated, info = env.step(step["action"])
@@ -77,8 +76,6 @@ def play_again(record: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Repla
         step.update(observation=observation, reward=reward, reward_terms={**own, **judged})
         step |= {key: info[key] for key in ("tool_calls", "metrics", "error")}
         step["process_reward"] = info["process_reward"] + judged.get(JUDGE_STEPS_TERM, 0.0)
-        for name, value in step["reward_terms"].items():
-            terms[name] = terms.get(name, 0.0) + value
         total += reward
         success = bool(info.get("is_success", False))
         if (ended or truncated) and n + 1 < len(acts):
@@ -90,6 +87,7 @@ def play_again(record: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Repla
         compare(again.scores, "reward", round(total, 9), round(record["reward"], 9))
         compare(again.world, "terminated", ended, record["terminated"])
         compare(again.scores, "success", success, record["success"])
+        terms = sum_by_name(step["reward_terms"] for step in steps)
         again.record |= {"reward": total, "reward_terms": terms, "success": success, "terminated": ended}
     return again
 

@@ -18,21 +18,22 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, RolloutError
-from agent_gym.policies.base import Generation, Interruptible, Policy, SamplingParams
-from agent_gym.rollout.asides import Aside, Asides, Judging, OnEnd
-from agent_gym.rollout.contexts import make_context
+from agent_gym.policies.base import Generation, Interruptible, Policy, Request, SamplingParams
+from agent_gym.rollout.contexts import Context, make_context, tighten
 from agent_gym.rollout.env_processes import EnvProcesses
 from agent_gym.rollout.env_threads import PATIENCE_S, EnvThreads, leave_env, make_env
 from agent_gym.rollout.episode import Episode, EpisodeSpec
 from agent_gym.rollout.failures import Failure, check_failures
-from agent_gym.rollout.play import Ask, Budget, Call, Context, Life, Terms, TimeUp, tighten
-from agent_gym.rollout.stats import RolloutStats
+from agent_gym.rollout.play import Aside, Ask, Budget, Call, Life, OnEnd, RolloutStats, Terms, TimeUp
+
+if TYPE_CHECKING:
+    from agent_gym.judges import Judge
 
 SILENCE_S = 300.0
 """When a line on stderr names an environment that does not answer; again after two, four, eight times as long."""
@@ -66,7 +67,7 @@ class Runner:
         env_processes: int = 0,
         max_live: int = 512,
         progress: bool = False,
-        judge: Judging | None = None,
+        judge: Judge | None = None,
     ) -> None:
         self.policy, self.renderer = policy, ChatRenderer.of(tokenizer)
         self.context = make_context(context)
@@ -94,11 +95,8 @@ class Runner:
     ) -> list[Episode]:
         """Play one episode per spec and return them in that order, failed ones included.
 
-        At the temperature 0 the policy is greedy. `on_end` is called with each episode as it ends, its reward complete,
-        in this thread.
-
-        Raises:
-            RolloutError: if every episode failed, since the cause is then in the set-up and not in an episode.
+        At the temperature 0 the policy is greedy. `on_end` is called in this thread. `RolloutError` if every episode
+        failed, since the cause is then in the set-up and not in an episode.
         """
         episodes = self.run_share(specs, temperature=temperature, on_end=on_end)
         check_failures([episode.failure for episode in episodes])
@@ -131,10 +129,10 @@ class Rollout:
         self._waiting: deque[tuple[Episode, Terms]] = deque()  # not started
         self._lives: dict[Life, None] = {}  # started and not over; the oldest first, whose time is up first
         self._calls: dict[Life, None] = {}  # those that wait for their threads
-        self._asks: dict[int, Life] = {}  # those that wait for the policy, by the number of the request
+        self._asks: dict[int, Life | Aside] = {}  # what waits for the policy, by the number of the request
+        self._asides: deque[Aside] = deque()  # asked again when playing goes on
         self._numbers = itertools.count(1)
-        self._most = sys.maxsize  # as many threads as the system has
-        self._asides = Asides(self.policy, self._numbers)
+        self._most = runner.max_live  # fewer where the system has no more threads
         self._promises: set[object] = set()  # what `later` has promised
         self._answers: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()  # None only wakes
         self._enough = self._halted = self._pausing = False
@@ -153,10 +151,7 @@ class Rollout:
         *,
         first: bool = False,
     ) -> list[Episode]:
-        """Add episodes under the runner's present budget, in front of those that have not started if they are `first`.
-
-        `on_end` is called with each of them as it ends, its reward complete, in the thread that plays.
-        """
+        """Add episodes under the present budget, in front of those that have not started if they are `first`."""
         episodes = [Episode(spec) for spec in specs]
         ended: OnEnd = partial(self._ended, on_end or (lambda episode: None))
         if self.runner.judge is not None:
@@ -185,7 +180,7 @@ class Rollout:
         The future raises `ConfigError` for a prompt that the policy cannot take.
         """
         aside = Aside(prompt_ids, params, Future())
-        self._answers.put(partial(self._engine, self._asides.submit, aside))
+        self._answers.put(partial(self._ask_aside, aside))
         return aside.answer
 
     def play(self, *, until: Callable[[], bool] = lambda: False) -> None:
@@ -230,7 +225,7 @@ class Rollout:
 
     def _start(self) -> None:
         started: list[Life] = []
-        while self._waiting and len(self._lives) < min(self.runner.max_live, self._most):
+        while self._waiting and len(self._lives) < self._most:
             episode, terms = self._waiting.popleft()
             try:
                 thread = self.runner.threads.take(episode.spec)
@@ -266,6 +261,14 @@ class Rollout:
         self._asks[life.number] = life
         self._engine(self.policy.submit, life.request(ask.begun))
 
+    def _ask_aside(self, aside: Aside) -> None:
+        number = next(self._numbers)
+        try:
+            self._engine(self.policy.submit, Request(number, aside.prompt_ids, aside.params))
+        except ConfigError as error:  # for example, the prompt is too long
+            return aside.answer.set_exception(error)
+        self._asks[number] = aside
+
     def _answered(self, life: Life, answer: tuple[Any, Failure | ConfigError | None]) -> None:
         if life in self._calls:  # otherwise its time ran out while the thread worked
             del self._calls[life]
@@ -300,10 +303,13 @@ class Rollout:
             idle = not continuous and bool(self._calls)
 
     def _resume_sampled(self, generation: Generation) -> None:
-        if life := self._asks.pop(generation.id, None):
-            self._resume(life, generation)
-        else:
-            self._asides.take(generation)
+        waiting = self._asks.pop(generation.id, None)
+        if isinstance(waiting, Life):
+            self._resume(waiting, generation)
+        elif waiting and generation.finish_reason == "abort":
+            self._asides.append(waiting)
+        elif waiting:
+            waiting.answer.set_result(generation)
 
     def _end(self, life: Life) -> None:
         episode = life.episode
@@ -348,17 +354,9 @@ class Rollout:
         silent = [life for life in self._calls if life.reminder <= now]
         for life in silent:
             life.reminder = now + (now - life.since)
-        if not silent:
-            return
-        life, limit = silent[0], silent[0].budget.max_seconds
-        assert isinstance(life.wish, Call)
-        spec, waited = life.episode.spec, now - life.since
-        task = life.episode.task_id or f"{spec.split or 'default'}/{'?' if spec.index is None else spec.index}"
-        clock = time.strftime("%H:%M:%S", time.localtime(time.time() - waited))
-        others = f" ({len(silent) - 1} more like it)" if len(silent) > 1 else ""
-        end = "no max_seconds is set, so the rollout waits for it" if limit is None else f"max_seconds is {limit:g}"
-        what = f"{life.wish.what} has not answered for {waited:.3g} s, since {clock}{others}"
-        tqdm.write(f"agent-gym: {spec.env_id}, task {task}, seed {spec.seed}: {what}; {end}", file=sys.stderr)
+        if silent:
+            others = f" ({len(silent) - 1} more like it)" if len(silent) > 1 else ""
+            tqdm.write(f"agent-gym: {silent[0].silence(now, others)}", file=sys.stderr)
 
     def _pause(self) -> None:
         """Take the unfinished turns out of the engine, with what is written of them. Threads go on."""
@@ -368,11 +366,9 @@ class Rollout:
                 self._resume_sampled(generation)
         # Of the others nothing is left, and their turns are sampled anew. With the seeds that they had, or long turns,
         # which are interrupted more often than short ones, would get a second chance to be short.
-        for number, life in list(self._asks.items()):
-            del self._asks[number]
+        for number in list(self._asks):
             self.policy.abort(number)
-            self._resume(life, Generation(number, [], [], "abort"))
-        self._asides.pause()
+            self._resume_sampled(Generation(number, [], [], "abort"))
         self._pausing, self._stopped = False, time.perf_counter()
 
     def _go_on(self) -> None:
@@ -381,20 +377,24 @@ class Rollout:
             life.began, life.deadline = life.began + lost, life.deadline + lost
             if isinstance(life.wish, Ask):
                 self._ask(life, life.wish)
-        self._asides.go_on()
+        while self._asides:
+            self._ask_aside(self._asides.popleft())
 
     def _abandon(self) -> None:
         """Leave nothing in the engine, and let the environments close. These episodes never go on."""
         self._waiting.clear()
         lives, self._lives = self._lives, {}
         try:
-            for life in lives:
-                self._let_go(life)
-            self._asides.abandon()
+            for number in self._asks:
+                self.policy.abort(number)
         finally:
+            for waiting in (*self._asks.values(), *self._asides):
+                if isinstance(waiting, Aside):
+                    waiting.answer.cancel()
             for life in lives:
                 life.coroutine.close()
                 life.episode.release()
+                life.thread.give_up()
                 life.thread.hangs = False  # it may still end, and close its environment
                 self.runner.threads.retire(life.thread)
-            self._calls, self._asks, self._promises = {}, {}, set()
+            self._calls, self._asks, self._asides, self._promises = {}, {}, deque(), set()

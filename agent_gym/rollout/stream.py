@@ -15,10 +15,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from agent_gym.rollout.asides import OnEnd
 from agent_gym.rollout.episode import Episode, EpisodeSpec
+from agent_gym.rollout.play import OnEnd, RolloutStats
 from agent_gym.rollout.runner import Rollout, Runner
-from agent_gym.rollout.stats import RolloutStats
 
 
 class Stream:
