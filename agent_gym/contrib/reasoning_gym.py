@@ -179,9 +179,7 @@ class _Rows(DistinctRows):
                 row = self._source.row(seed)
             except ConfigError:
                 raise
-            except (
-                Exception
-            ):  # some generators fail for some seeds, such as codeio, which runs programs of other people
+            except Exception:  # some generators fail for some seeds: codeio's run programs of other people
                 continue
             if _SHARES[hashlib.sha256(row["question"].encode()).digest()[0] % len(_SHARES)] == self._split:
                 return row
