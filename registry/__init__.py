@@ -56,9 +56,8 @@ def _read() -> Iterator[EnvEntry]:
     for env_id, row in rows.items():
         sibling = rows.get(row.pop("variant_of", None), {})
         shared = {key: sibling[key] for key in ("entry_point", "data", "extra") if key in sibling}
-        kwargs = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in row.pop("kwargs", {}).items()
-        }
+        given = row.pop("kwargs", {}).items()
+        kwargs = {key: tuple(value) if isinstance(value, list) else value for key, value in given}
         yield EnvEntry(id=env_id, **{**shared, **row, "tools": tuple(row.get("tools", ()))}, kwargs=kwargs)
 
 

@@ -9,7 +9,6 @@ second kind.
 
 from __future__ import annotations
 
-import inspect
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -108,7 +107,7 @@ def wrap(make: str | Callable[..., gymnasium.Env], **kwargs: Any) -> FromGymnasi
 
     One object cannot play several episodes at once, so that what makes it is asked for.
     """
-    if not isinstance(make, str) and not callable(make) or inspect.isclass(make) is False and hasattr(make, "step"):
+    if not (isinstance(make, str | type) or callable(make) and not hasattr(make, "step")):
         raise ConfigError(f"wrap got {shown(make)}; hand over its id, or a function that makes it: lambda: MyEnv()")
     return FromGymnasium(make, **kwargs)
 

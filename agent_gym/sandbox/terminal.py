@@ -17,7 +17,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Self
@@ -129,13 +129,12 @@ class TerminalSandbox(ForkServers):
         """Have a command try what none may be able to."""
         with out_of_bounds() as (canary, port):
             names = {"canary": canary, "folder": canary.parent, "port": port, "caller": os.getpid()}
+            tests = pack({"/test.sh": "[ -e /app/file ] && echo 1 > /logs/verifier/reward.txt"}, ())
             with closing(self.open(pack({"/app/file": "1\n"}))) as terminal:
                 try:
                     held = terminal.run("exec 2>/dev/null\n" + _PROBE.format(**names))
                     kept = terminal.run("cat file; pgrep -c sleep")
-                    tested = terminal.test(
-                        pack({"/test.sh": "[ -e /app/file ] && echo 1 > /logs/verifier/reward.txt"}, ())
-                    )
+                    tested = terminal.test(tests)
                 except SandboxError as error:
                     raise TerminalUnavailable(str(error)) from error
             untouched = canary.read_text() == "canary"
@@ -200,8 +199,7 @@ class Terminal:
             raise ConfigError(f"a command has at most {MAX_COMMAND_BYTES} bytes, and no zero byte")
         request = {"op": "start", "id": self._sandbox.next_id(), "terminal": self._number, "session": False}
         request |= {"tests": tests, "folder": self._folder, "folders": self._folders, "disk_mb": DISK_MB}
-        request |= {"environment": environment}
-        request |= {name: getattr(limits, name) for name in ("cpu_seconds", "wall_seconds", "memory_mb")}
+        request |= {"environment": environment, **asdict(limits)}
         with self._sandbox.slot, closing(Streams(command)) as files:
             ended = self._ask(request, [files.source, files.stdin, files.stdout, files.stderr], limits)
             if not ended["confined"]:
