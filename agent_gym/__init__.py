@@ -14,7 +14,7 @@ if __name__ != "agent_gym":
 # In a checkout the rooms (envs, trainers, registry, examples) stand next to this package: agent_gym.envs.gsm8k.env is
 # envs/gsm8k/env.py, by that path. An installed agent_gym has them inside.
 _ROOT = Path(__file__).parents[1]
-if (_ROOT / "registry" / "specs.py").is_file():
+if (_ROOT / "registry" / "names.py").is_file():
     __path__.insert(0, str(_ROOT))
     for _name in ("benchmarks", "docs", "notebooks", "setup", "tests"):  # what stands there and is no room
         sys.modules[f"agent_gym.{_name}"] = None  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""The room of environment ids. Strings only: importing it imports no environment."""
+"""The room of environment ids, as environments.toml has them. Strings only: importing it imports no environment."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ if __name__ != "agent_gym.registry":
 
 import functools
 import re
+import tomllib
 import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
 from agent_gym.errors import ConfigError
 from agent_gym.registry.names import EnvLike, check_env_id, recipe
-from agent_gym.registry.specs import ENVS, EnvEntry
 
 if TYPE_CHECKING:
     from agent_gym.env import TextEnv
@@ -33,6 +36,32 @@ __all__ = [
     "register_all",
 ]
 
+
+@dataclass(frozen=True, slots=True)
+class EnvEntry:
+    """One registered id."""
+
+    id: str
+    entry_point: str  # "module:Class"
+    summary: str  # one line for `agent-gym list` and the README
+    tools: tuple[str, ...] = ()  # names of the tools the policy may call
+    data: str = ""  # where its tasks come from, by default and otherwise
+    kwargs: Mapping[str, Any] = field(default_factory=dict)  # what makes this id different from its siblings
+    extra: str | None = None  # the pip extra it needs
+    needs: str | None = None  # arguments without which it cannot be made, in words
+
+
+def _read() -> Iterator[EnvEntry]:
+    rows = tomllib.loads(files(__package__).joinpath("environments.toml").read_text(encoding="utf-8"))
+    for env_id, row in rows.items():
+        sibling = rows.get(row.pop("variant_of", None), {})
+        shared = {key: sibling[key] for key in ("entry_point", "data", "extra") if key in sibling}
+        given = row.pop("kwargs", {}).items()
+        kwargs = {key: tuple(value) if isinstance(value, list) else value for key, value in given}
+        yield EnvEntry(id=env_id, **{**shared, **row, "tools": tuple(row.get("tools", ()))}, kwargs=kwargs)
+
+
+ENVS: tuple[EnvEntry, ...] = tuple(_read())
 _registered: dict[str, EnvEntry] = {}
 
 

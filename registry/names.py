@@ -8,7 +8,6 @@ makes one: a class, a function, or the spec of what `gymnasium.make` made. The l
 from __future__ import annotations
 
 import difflib
-import inspect
 import itertools
 import json
 import re
@@ -53,16 +52,10 @@ def check_env_id(env_id: Any) -> str:
     if len(meant) == 1:
         return f"{module}:{meant[0]}" if module else meant[0]
     near = meant or difflib.get_close_matches(name, named, n=3, cutoff=0.5) or _near(name, named)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known here: {', '.join(_listed())}"
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known here: {', '.join(named)}"
     if name.startswith(f"{LOCAL}/"):
         hint = "a Python program made it of a class; to use it elsewhere, gymnasium.register it in a module of yours"
     raise ConfigError(f"unknown environment {env_id!r}; {hint}")
-
-
-def _listed() -> list[str]:
-    from agent_gym.registry import list_envs
-
-    return list_envs()
 
 
 def _parts(env_id: str) -> tuple[str, str, str]:
@@ -144,4 +137,4 @@ def _same(known: Any, make: Any) -> bool:
     """Whether this is the same maker, or a later definition of the same name."""
     names = [(getattr(one, "__module__", ""), getattr(one, "__qualname__", "<>")) for one in (known, make)]
     # Two functions called <lambda>, or made in one function, are two environments.
-    return known is make or (names[0] == names[1] and "<" not in names[1][1] and inspect.isclass(make))
+    return known is make or (names[0] == names[1] and "<" not in names[1][1] and isinstance(make, type))

@@ -166,14 +166,14 @@ def test_what_knows_text_only_says_so(tmp_path: Path) -> None:
     import gymnasium
 
     from agent_gym import QuestionEnv
-    from agent_gym.contrib.gem import opening_text
+    from agent_gym.contrib.lending import opening_messages
     from agent_gym.serve.conversation import Conversation
     from agent_gym.trainers.export_trajectories import export_trajectories
 
     env = gymnasium.make(ENV).unwrapped
     _, info = env.reset(seed=0)
     with pytest.raises(ConfigError, match="adapters hand over text only"):
-        opening_text(env, info)
+        opening_messages(env, info)
     chatted = QuestionEnv([{"question": "What is it?", "answer": "red"}])
     chatted.begin = lambda task: parts("Look: ", noise(8, 8))
     with pytest.raises(ConfigError, match="which a chat does not"):

@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 
 import gymnasium
 
-from agent_gym.contrib.gymnasium import SEEDS
+from agent_gym.contrib.gymnasium import SEEDS, OwnRandomness
 from agent_gym.contrib.lending import opening_messages
-from agent_gym.contrib.randomness import OwnRandomness
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, require
 
@@ -32,7 +31,8 @@ def to_gem(env_id: str, **env_kwargs: Any) -> Any:
             self._seed = int(self.env.unwrapped.np_random.integers(2**31)) if seed is None else seed
             self._actions = []
             _, info = self.env.reset(seed=self._seed)
-            return opening_text(self.env.unwrapped, info), info  # type: ignore[arg-type]
+            opening = opening_messages(self.env.unwrapped, info)  # type: ignore[arg-type]
+            return "\n\n".join(message["content"] for message in opening), info
 
         def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
             observation, reward, terminated, truncated, info = self.env.step(action)
@@ -51,11 +51,6 @@ def to_gem(env_id: str, **env_kwargs: Any) -> Any:
             self.env.close()
 
     return GemEnv()
-
-
-def opening_text(env: TextEnv, info: dict[str, Any]) -> str:
-    """Return the opening as one text, with the tools described; `ConfigError` if there are images."""
-    return "\n\n".join(message["content"] for message in opening_messages(env, info))
 
 
 class FromGem(TextEnv):

@@ -9,11 +9,14 @@ second kind.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import gymnasium
+import numpy as np
 
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, shown
@@ -104,6 +107,37 @@ def wrap(make: str | Callable[..., gymnasium.Env], **kwargs: Any) -> FromGymnasi
 
     One object cannot play several episodes at once, so that what makes it is asked for.
     """
-    if not isinstance(make, str) and not callable(make) or inspect.isclass(make) is False and hasattr(make, "step"):
+    if not (isinstance(make, str | type) or callable(make) and not hasattr(make, "step")):
         raise ConfigError(f"wrap got {shown(make)}; hand over its id, or a function that makes it: lambda: MyEnv()")
     return FromGymnasium(make, **kwargs)
+
+
+# Environments live in threads, and the generators belong to all of them.
+_TURN = threading.RLock()
+
+
+class OwnRandomness:
+    """Python's and NumPy's global generators, which some libraries seed and draw from, as those of one environment.
+
+        with self._randomness.used():
+            game.step(action)
+
+    One environment at a time uses it: a draw of another would change the game. Afterwards the process has its own back.
+    """
+
+    def __init__(self) -> None:
+        self._mine: tuple[Any, Any] | None = None
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        with _TURN:
+            before = random.getstate(), np.random.get_state()
+            if self._mine is not None:
+                random.setstate(self._mine[0])
+                np.random.set_state(self._mine[1])
+            try:
+                yield
+            finally:
+                self._mine = random.getstate(), np.random.get_state()
+                random.setstate(before[0])
+                np.random.set_state(before[1])

@@ -31,9 +31,7 @@ def to_aec(env_id: str, **env_kwargs: Any) -> Any:
     try:
         made: Any = make_env(env_id, {**env_kwargs, "opponent": "self"}).unwrapped
     except ConfigError as error:
-        raise ConfigError(
-            f"to_aec makes games of environments that are an agent_gym.players.PlayersEnv: {error}"
-        ) from None
+        raise ConfigError(f"to_aec wants an agent_gym.players.PlayersEnv: {error}") from None
     if not isinstance(made, PlayersEnv):
         raise ConfigError(f"{env_id} is a {type(made).__name__}; to_aec wants an agent_gym.players.PlayersEnv")
     env = made

@@ -27,9 +27,7 @@ _EVALUATES = frozenset(
     "spiral_matrix string_insertion".split()
 )
 """Data sets of 0.1.25 whose `score_answer` hands the answer to `eval` or to `sympy.parse_expr`, which calls `eval`."""
-_FUNCTIONS = frozenset(
-    {"sqrt", "exp", "log", "ln", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"}
-)
+_FUNCTIONS = frozenset("sqrt exp log ln sin cos tan asin acos atan sinh cosh tanh".split())
 
 _NO_NUMBER = re.compile(r"\b(nan|inf|infinity)j?\b", re.IGNORECASE)
 _OPERATORS = ast.Add | ast.Sub | ast.Mult | ast.Div
@@ -41,8 +39,7 @@ _PARTS = (
 
 def data_sets() -> list[str]:
     """Return the names of reasoning-gym's data sets, without `composite`, which mixes others."""
-    require("reasoning_gym", "reasoning-gym")
-    return sorted(set(require("reasoning_gym.factory", "reasoning-gym").DATASETS) - {"composite"})
+    return sorted(set(require("reasoning_gym", "reasoning-gym").factory.DATASETS) - {"composite"})
 
 
 class ReasoningGymEnv(TextEnv):
@@ -179,9 +176,7 @@ class _Rows(DistinctRows):
                 row = self._source.row(seed)
             except ConfigError:
                 raise
-            except (
-                Exception
-            ):  # some generators fail for some seeds, such as codeio, which runs programs of other people
+            except Exception:  # some generators fail for some seeds: codeio's run programs of other people
                 continue
             if _SHARES[hashlib.sha256(row["question"].encode()).digest()[0] % len(_SHARES)] == self._split:
                 return row

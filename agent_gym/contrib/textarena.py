@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from agent_gym.contrib.gymnasium import SEEDS
-from agent_gym.contrib.randomness import OwnRandomness
+from agent_gym.contrib.gymnasium import SEEDS, OwnRandomness
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described, require
 
@@ -89,9 +88,6 @@ class FromTextArena(TextEnv):
         reward = float(rewards[0])
         last = about.get(0, {}).get("reason") or ""
         return Reply(last, terms={"reward": reward}, terminated=True, success=reward >= self._success_reward)
-
-    def gold(self, task: Any) -> Any:
-        raise ConfigError("a game names no gold answer")
 
     def _until_our_turn(self) -> str:
         """Let the opponent play and return what player 0 has been told; the game may be over then."""

@@ -27,8 +27,6 @@ from agent_gym.prepare.rows import with_context, write_table
 from agent_gym.prepare.sources import DOWNLOADS, NO_SPLIT, Inputs, Rows, files_in, read_files, source_names
 from agent_gym.search import bm25, build, corpus, files
 from agent_gym.search.base import Document
-from agent_gym.search.build import build_index
-from agent_gym.search.corpus import Corpus
 from agent_gym.search.encoder import make_encoder
 from agent_gym.search.index import KINDS
 from agent_gym.search.sources import Source, hotpotqa_paragraphs
@@ -77,9 +75,8 @@ def pieces_of(recipe: Recipe, inputs: Inputs, options: Options) -> list[Piece]:
         shop = recipe.built.folder
 
         def make(folder: Path, progress: bool) -> None:
-            spec = gymnasium.spec(recipe.env_id)
-            creator: Any = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
-            creator.build_data(inputs.paths[0], folder / shop, progress=progress)
+            env: Any = load_env_creator(str(gymnasium.spec(recipe.env_id).entry_point))
+            env.build_data(inputs.paths[0], folder / shop, progress=progress)
 
         return [Piece(shop, make, ("data", shop))]
     if recipe.model:
@@ -102,7 +99,7 @@ def index_pieces(recipe: Recipe, options: Options) -> list[Piece]:
     if options.index in (None, "bm25"):
 
         def save(folder: Path, progress: bool) -> None:
-            bm25.BM25Retriever(Corpus(folder / _CORPUS)).save(folder / "bm25")
+            bm25.BM25Retriever(corpus.Corpus(folder / _CORPUS)).save(folder / "bm25")
 
         return [Piece("bm25", save, ("retriever", "bm25"), bm25.MANIFEST, config={"index": "bm25"})]
     kind, local = str(options.index), Path(options.encoder).expanduser()
@@ -111,8 +108,8 @@ def index_pieces(recipe: Recipe, options: Options) -> list[Piece]:
     def make(folder: Path, progress: bool) -> None:
         # The index names its encoder, and is opened from other working directories.
         encoder = make_encoder(str(local.resolve()) if local.is_dir() else options.encoder, device=options.device)
-        texts = Corpus(folder / _CORPUS)
-        build_index(texts, encoder, folder / path, kind=kind, device=options.device, progress=progress)
+        texts = corpus.Corpus(folder / _CORPUS)
+        build.build_index(texts, encoder, folder / path, kind=kind, device=options.device, progress=progress)
 
     config = {"index": kind, "encoder": options.encoder}
     return [Piece(path, make, ("retriever", path), build.MANIFEST, config=config)]
@@ -138,10 +135,10 @@ def _corpus(inputs: Inputs) -> Piece:
             tables = read_files([folder / _table(rows).path for rows in inputs.rows])
             return hotpotqa_paragraphs(with_context(row) for _, row in tables).read()
 
-        Corpus.build(folder / _CORPUS, inputs.documents or Source(paragraphs), progress=progress)
+        corpus.Corpus.build(folder / _CORPUS, inputs.documents or Source(paragraphs), progress=progress)
 
     def count(folder: Path) -> int:
-        return len(Corpus(folder / _CORPUS, verify=False))
+        return len(corpus.Corpus(folder / _CORPUS, verify=False))
 
     return Piece(_CORPUS, make, ("corpus", _CORPUS), corpus.MANIFEST, count)
 
@@ -157,8 +154,8 @@ def _unpacked(archive: Archive, sources: Sequence[Path]) -> Piece:
             raise ConfigError(f"{where} holds no file that is wanted; expected {archive.local}")
         files.replace(unfinished, folder / archive.folder)
 
-    inside = archive.folder
-    return Piece(inside, make, ("data", inside), rows=lambda folder: len(files_in(folder / inside)))
+    path = archive.folder
+    return Piece(path, make, ("data", path), rows=lambda folder: len(files_in(folder / path)))
 
 
 def _model(model: Model, inputs: Inputs) -> Piece:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 Status = Literal["ok", "error", "cpu_limit", "wall_limit", "memory_limit", "output_limit", "killed"]
 
-
 CUT = "\n[output cut here]\n"
 
 # What could move a terminal's cursor or end a string of C: all control characters but tab, newline and return.

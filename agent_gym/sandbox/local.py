@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import socket
 import sys
-import tempfile
 import threading
 import weakref
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import asdict
-from pathlib import Path
+from functools import cache
 from typing import Any
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, whole_number
 from agent_gym.sandbox.base import Execution, Limits, SandboxError, SandboxUnavailable
 from agent_gym.sandbox.inside import Message, seccomp
-from agent_gym.sandbox.process import ForkServer, Lost, NoNamespaces, Streams, make_setup
+from agent_gym.sandbox.process import ForkServer, ForkServers, Lost, NoNamespaces, Streams, make_setup, out_of_bounds
 from agent_gym.sandbox.session import Session
-from agent_gym.search.base import ForkSafe
 
 _MOST_SERVERS = 8
 _ATTEMPTS = 3
@@ -74,7 +69,7 @@ print(json.dumps(results))
 """
 
 
-class LocalSandbox(ForkSafe):
+class LocalSandbox(ForkServers):
     """Runs programs in processes that may compute, print, and nothing else. Safe to call from several threads.
 
     A fork server, started once, has numpy and sympy imported; each program runs in a fork of it, behind Landlock, a
@@ -109,9 +104,8 @@ class LocalSandbox(ForkSafe):
         if sys.platform != "linux":
             raise SandboxUnavailable("everything", f"this is {sys.platform}, and the mechanisms are Linux's")
         cores = len(os.sched_getaffinity(0))
-        self.servers, self.slots = servers or min(cores, _MOST_SERVERS), slots or 2 * cores
-        if self.servers < 1 or self.slots < 1:
-            raise ConfigError(f"servers is {servers} and slots {slots}; there must be at least 1 of each")
+        self.servers = whole_number("servers", servers or min(cores, _MOST_SERVERS), 1)
+        self.slots = whole_number("slots", slots or 2 * cores, 1)
         if seccomp.MACHINE not in seccomp.COLUMNS:
             raise SandboxUnavailable("everything", f"no table of system calls for {seccomp.MACHINE}")
         for call, argument in (("memfd_create", "probe"), ("pidfd_open", os.getpid())):
@@ -123,7 +117,6 @@ class LocalSandbox(ForkSafe):
         self.limits, self.waive = limits or Limits(), frozenset(waive)
         self._settings = {"limits": self.limits, "packages": tuple(packages), "servers": self.servers}
         self._settings |= {"slots": self.slots, "namespaces": namespaces, "waive": self.waive}
-        self._ids = itertools.count(1)
         self._setup = make_setup(packages, namespaces)
         self._without_namespaces = ""
         self.report: Mapping[str, Any] = {}  # what is enforced, and by what
@@ -167,27 +160,11 @@ class LocalSandbox(ForkSafe):
                 return Session(self, seed)
         return Session(self, seed)
 
-    def close(self) -> None:
-        """End all programs and fork servers. The next program starts them again."""
-        with self._lock:
-            pool = list(self._pool)
-            self._pool.clear()
-        _end(pool)
-
     def request(self, seed: int, limits: Limits, session: bool) -> Message:
         """Make what a fork server reads to start a program, or a session that waits for its first one."""
-        return {"op": "start", "id": next(self._ids), "seed": seed, "session": session, **asdict(limits)}
+        return {"op": "start", "id": self.next_id(), "seed": seed, "session": session, **asdict(limits)}
 
-    def server(self) -> ForkServer:
-        """Return the fork server with the least to do; replace those that have ended."""
-        with self._lock:
-            self._pool[:] = [server for server in self._pool if server.alive]
-            if missing := self.servers - len(self._pool):
-                with ThreadPoolExecutor(missing) as starting:
-                    self._pool += starting.map(lambda _: self._start_server(), range(missing))
-            return min(self._pool, key=lambda server: server.load)
-
-    def _start_server(self) -> ForkServer:
+    def start_server(self) -> ForkServer:
         try:
             server = ForkServer(self._setup)
         except NoNamespaces as refusal:
@@ -220,28 +197,17 @@ class LocalSandbox(ForkSafe):
 
     def _test(self) -> tuple[dict[str, bool], str]:
         """Try everything once; return for each of `PROPERTIES` whether it held, and why the test did not run."""
-        try:
-            place = tempfile.TemporaryDirectory(prefix="sandbox-")
-        except OSError:  # a read-only container
-            place = tempfile.TemporaryDirectory(prefix="sandbox-", dir="/dev/shm")
-        with place as folder, socket.socket() as listener:
-            # Open to all users, so that only the sandbox can be what refuses.
-            os.chmod(folder, 0o777)
-            canary = Path(folder).resolve() / "canary"
-            canary.write_text("canary")
-            canary.chmod(0o666)
-            listener.bind(("127.0.0.1", 0))
-            listener.listen()
+        with out_of_bounds() as (canary, port):
             program = _PROGRAM.format(
                 canary=str(canary),
                 caller=os.getpid(),
-                port=listener.getsockname()[1],
+                port=port,
                 memory=(int(self.limits.memory_mb) + 64) << 20,
                 written=int(self.limits.written_bytes),
             )
             done = self.run(program)
             spinning = self.run("while True: pass", limits=Limits(cpu_seconds=0.1))
-            untouched = sorted(os.listdir(folder)) == ["canary"] and canary.read_text() == "canary"
+            untouched = os.listdir(canary.parent) == ["canary"] and canary.read_text() == "canary"
         enforced = dict.fromkeys(PROPERTIES, False)
         try:
             enforced |= json.loads(done.stdout.splitlines()[-1])
@@ -250,19 +216,6 @@ class LocalSandbox(ForkSafe):
         enforced["fs_write"] = enforced["fs_write"] and untouched
         enforced["cpu"] = spinning.status == "cpu_limit"
         return enforced, ""
-
-    _finalizer: weakref.finalize[..., LocalSandbox]
-
-    def renew(self) -> None:
-        if hasattr(self, "_pool"):  # a forked process, whose parent goes on using its servers
-            self._finalizer.detach()
-            for server in self._pool:
-                server.forget()
-        self._lock = threading.RLock()
-        self._pool: list[ForkServer] = []
-        self._finalizer = weakref.finalize(self, _end, self._pool)
-        self._finalizer.atexit = False  # with this process its fork servers end by themselves
-        self.slot = threading.BoundedSemaphore(self.slots)
 
     def __reduce__(self) -> Any:
         return _remake, (type(self), self._settings)
@@ -276,13 +229,8 @@ def _remake(kind: type[LocalSandbox], settings: dict[str, Any]) -> LocalSandbox:
     return next(alike, None) or kind(**settings)
 
 
-def _end(pool: list[ForkServer]) -> None:
-    for server in pool:
-        server.close()
-
-
-_shared_lock = threading.Lock()
-_shared: LocalSandbox | None = None
+_shared = cache(LocalSandbox)
+_sharing = threading.Lock()
 
 
 def shared_sandbox() -> LocalSandbox:
@@ -290,8 +238,5 @@ def shared_sandbox() -> LocalSandbox:
 
     Fork servers cost memory and slots stand for cores, so that one per environment would be too many.
     """
-    global _shared
-    with _shared_lock:
-        if _shared is None:
-            _shared = LocalSandbox()
-        return _shared
+    with _sharing:
+        return _shared()

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import itertools
 import json
 import os
 import socket
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import threading
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from agent_gym.sandbox.base import Execution, Limits, SandboxError, Status, shorten, status_of
 from agent_gym.sandbox.inside import MAX_MESSAGE_BYTES, Exit, Message, Setup
+from agent_gym.search.base import ForkSafe
 
 SLACK_S = 30.0  # by so much a fork server may be late with an answer before it counts as stuck
 _START_S = 120.0  # to import sympy on a machine that is busy with something else
@@ -65,10 +69,11 @@ class Streams:
     and what was written before a kill is in them.
     """
 
-    def __init__(self, source: str | None, stdin: str = "") -> None:
+    def __init__(self, source: str | bytes | None, stdin: str = "") -> None:
         self._open: list[int] = []
+        content = encode(source) if isinstance(source, str) else source
         try:
-            self.source = -1 if source is None else self._file("source", encode(source))
+            self.source = -1 if content is None else self._file("source", content)
             self.stdin = self._file("stdin", encode(stdin))
             self.stdout, self.stderr = self._file("stdout"), self._file("stderr")
         except OSError as error:
@@ -236,6 +241,76 @@ class ForkServer:
             self._waiting.clear()
         for future in lost:
             future.set_exception(Lost("the fork server of the sandbox ended while a program ran"))
+
+
+class ForkServers(ForkSafe):
+    """Fork servers that are started when they are needed, and begun anew in a forked process.
+
+    They end when nothing refers to this any more. A subclass sets how many `servers` there are and how many `slots`,
+    one of which (`slot`) is to be held while a program runs; and defines `start_server`.
+    """
+
+    servers: int
+    slots: int
+    _finalizer: weakref.finalize[..., ForkServers]
+
+    def renew(self) -> None:
+        if hasattr(self, "_pool"):  # a forked process, whose parent goes on using its servers
+            self._finalizer.detach()
+            for server in self._pool:
+                server.forget()
+        self._lock = threading.RLock()
+        self._pool: list[ForkServer] = []
+        self._finalizer = weakref.finalize(self, _end, self._pool)
+        self._finalizer.atexit = False  # with this process its fork servers end by themselves
+        self._ids = itertools.count(1)
+        self.slot = threading.BoundedSemaphore(self.slots)
+
+    def start_server(self) -> ForkServer:
+        """Start one more."""
+        raise NotImplementedError
+
+    def server(self) -> ForkServer:
+        """Return the fork server with the least to do; replace those that have ended."""
+        with self._lock:
+            self._pool[:] = [server for server in self._pool if server.alive]
+            if missing := self.servers - len(self._pool):
+                with ThreadPoolExecutor(missing) as starting:
+                    self._pool += starting.map(lambda _: self.start_server(), range(missing))
+            return min(self._pool, key=lambda server: server.load)
+
+    def next_id(self) -> int:
+        """Return a number that no other program or session of this process has."""
+        return next(self._ids)
+
+    def close(self) -> None:
+        """End all programs, sessions and fork servers. What runs next starts them again."""
+        with self._lock:
+            pool = list(self._pool)
+            self._pool.clear()
+        _end(pool)
+
+
+def _end(pool: list[ForkServer]) -> None:
+    for server in pool:
+        server.close()
+
+
+@contextmanager
+def out_of_bounds() -> Iterator[tuple[Path, int]]:
+    """Give a file that any user may change and a port that answers, for a self-test: only the sandbox can refuse."""
+    try:
+        place = tempfile.TemporaryDirectory(prefix="sandbox-")
+    except OSError:  # a read-only container
+        place = tempfile.TemporaryDirectory(prefix="sandbox-", dir="/dev/shm")
+    with place as folder, socket.socket() as listener:
+        os.chmod(folder, 0o777)
+        canary = Path(folder).resolve() / "canary"
+        canary.write_text("canary")
+        canary.chmod(0o666)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield canary, listener.getsockname()[1]
 
 
 _SYSTEM = (

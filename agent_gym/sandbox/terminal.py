@@ -9,26 +9,23 @@ detaches itself, and Landlock alone, which holds single programs, is not enough.
 from __future__ import annotations
 
 import io
-import itertools
 import os
 import shutil
-import socket
 import sys
 import tarfile
-import tempfile
 import threading
 import weakref
 from collections.abc import Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Self
 
 from agent_gym.errors import ConfigError
 from agent_gym.sandbox.base import Execution, Limits, SandboxError, SandboxUnavailable
 from agent_gym.sandbox.inside import Exit, Message, Setup, seccomp
-from agent_gym.sandbox.process import ForkServer, Lost, NoNamespaces, Streams, make_setup
-from agent_gym.search.base import ForkSafe
+from agent_gym.sandbox.process import ForkServer, ForkServers, Lost, NoNamespaces, Streams, make_setup, out_of_bounds
 
 MAX_COMMAND_BYTES = 100_000  # the kernel passes at most 128 KiB as one argument
 LIMITS = Limits(cpu_seconds=10.0, wall_seconds=30.0, memory_mb=512, output_bytes=1 << 14)
@@ -98,7 +95,7 @@ def pack(files: Mapping[str, str | bytes], folders: tuple[str, ...] = FOLDERS) -
     return Files(packed.getvalue(), folders)
 
 
-class TerminalSandbox(ForkSafe):
+class TerminalSandbox(ForkServers):
     """Opens terminals. Safe to call from several threads.
 
     One fork server holds the files of all sessions, in memory. If it dies, they are lost: `SandboxError`. At most two
@@ -113,64 +110,36 @@ class TerminalSandbox(ForkSafe):
             raise TerminalUnavailable(f"this is {sys.platform} on {os.uname().machine}")
         if not shutil.which("bash", path="/bin"):
             raise TerminalUnavailable("there is no /bin/bash")
-        self._ids = itertools.count(1)
+        self.servers, self.slots = 1, 2 * len(os.sched_getaffinity(0))
         self._setup = _setup()
         super().__init__()
         self._verify()
-
-    def renew(self) -> None:
-        if hasattr(self, "_server") and self._server is not None:  # a forked process
-            self._server.forget()
-        self._server: ForkServer | None = None
-        self._lock = threading.Lock()
-        self.slot = threading.BoundedSemaphore(2 * len(os.sched_getaffinity(0)))
 
     def open(self, files: Files, *, folder: str = "/app", environment: Mapping[str, str] | None = None) -> Terminal:
         """Begin a session in a folder, with files and additional variables; raise `SandboxError` if that fails."""
         return Terminal(self, files, folder, {**ENVIRONMENT, **(environment or {})})
 
-    def close(self) -> None:
-        """End the fork server, and all sessions with it."""
-        with self._lock:
-            server, self._server = self._server, None
-        if server is not None:
-            server.close()
-
-    def server(self) -> ForkServer:
-        """Return the fork server; start it, if there is none."""
-        with self._lock:
-            if self._server is None or not self._server.alive:
-                try:
-                    self._server = ForkServer(self._setup, "terminal")
-                except NoNamespaces as refusal:
-                    raise TerminalUnavailable(f"no namespaces can be made ({refusal})") from refusal
-            return self._server
-
-    def next_id(self) -> int:
-        """Return a number that no other session or command has."""
-        return next(self._ids)
+    def start_server(self) -> ForkServer:
+        try:
+            return ForkServer(self._setup, "terminal")
+        except NoNamespaces as refusal:
+            raise TerminalUnavailable(f"no namespaces can be made ({refusal})") from refusal
 
     def _verify(self) -> None:
         """Have a command try what none may be able to."""
-        with tempfile.TemporaryDirectory(prefix="terminal-") as folder, socket.socket() as listener:
-            os.chmod(folder, 0o777)
-            canary = Path(folder) / "canary"
-            canary.write_text("canary")
-            canary.chmod(0o666)
-            listener.bind(("127.0.0.1", 0))
-            listener.listen()
-            names = {"canary": canary, "folder": folder, "port": listener.getsockname()[1], "caller": os.getpid()}
+        with out_of_bounds() as (canary, port):
+            names = {"canary": canary, "folder": canary.parent, "port": port, "caller": os.getpid()}
+            tests = pack({"/test.sh": "[ -e /app/file ] && echo 1 > /logs/verifier/reward.txt"}, ())
             with closing(self.open(pack({"/app/file": "1\n"}))) as terminal:
                 try:
                     held = terminal.run("exec 2>/dev/null\n" + _PROBE.format(**names))
                     kept = terminal.run("cat file; pgrep -c sleep")
-                    tested = terminal.test(
-                        pack({"/test.sh": "[ -e /app/file ] && echo 1 > /logs/verifier/reward.txt"}, ())
-                    )
+                    tested = terminal.test(tests)
                 except SandboxError as error:
                     raise TerminalUnavailable(str(error)) from error
+            untouched = canary.read_text() == "canary"
         found = [*held.stdout.split(), *kept.stdout.split(), tested.stderr.strip()]
-        if found != ["42", "1", "0", "1"] or canary.exists():
+        if found != ["42", "1", "0", "1"] or not untouched:
             raise TerminalUnavailable(f"a command could reach what it must not, or not do what it must: {held}, {kept}")
 
 
@@ -217,7 +186,7 @@ class Terminal:
         self._finalizer()
 
     def _open(self, files: Files, tests: bool) -> None:
-        with closing(_Archive(files.archive)) as streams:
+        with closing(Streams(files.archive)) as streams:
             request = {"op": "open", "id": self._sandbox.next_id(), "terminal": self._number}
             request |= {"disk_mb": DISK_MB, "tests": tests, "folders": files.folders}
             ended = self._ask(request, [streams.source, streams.stderr], LIMITS)
@@ -230,8 +199,7 @@ class Terminal:
             raise ConfigError(f"a command has at most {MAX_COMMAND_BYTES} bytes, and no zero byte")
         request = {"op": "start", "id": self._sandbox.next_id(), "terminal": self._number, "session": False}
         request |= {"tests": tests, "folder": self._folder, "folders": self._folders, "disk_mb": DISK_MB}
-        request |= {"environment": environment}
-        request |= {name: getattr(limits, name) for name in ("cpu_seconds", "wall_seconds", "memory_mb")}
+        request |= {"environment": environment, **asdict(limits)}
         with self._sandbox.slot, closing(Streams(command)) as files:
             ended = self._ask(request, [files.source, files.stdin, files.stdout, files.stderr], limits)
             if not ended["confined"]:
@@ -251,12 +219,6 @@ class Terminal:
         self.close()
 
 
-class _Archive(Streams):
-    def __init__(self, archive: bytes) -> None:
-        super().__init__("")
-        os.pwrite(self.source, archive, 0)
-
-
 def _setup() -> Setup:
     setup = make_setup((), True)
     installed = {os.path.realpath(path) for path in _SYSTEM if os.path.isdir(path)}
@@ -274,14 +236,11 @@ def _end(maker: int, server: ForkServer, number: int) -> None:
             server.send({"op": "close", "terminal": number})
 
 
-_shared_lock = threading.Lock()
-_shared: TerminalSandbox | None = None
+_shared = cache(TerminalSandbox)
+_sharing = threading.Lock()
 
 
 def shared_terminals() -> TerminalSandbox:
     """Return the `TerminalSandbox` that all environments of this process share."""
-    global _shared
-    with _shared_lock:
-        if _shared is None:
-            _shared = TerminalSandbox()
-        return _shared
+    with _sharing:
+        return _shared()

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, whole_number
 
 if TYPE_CHECKING:
     from agent_gym.chat import ChatRenderer
@@ -61,8 +61,7 @@ def checked(queries: Sequence[str], k: int) -> list[str]:
     """Check the arguments of `search` and cut queries to `MAX_QUERY_CHARACTERS`."""
     if isinstance(queries, str):
         raise ConfigError(f"queries must be a sequence of texts and is the text {queries[:50]!r}; write [query]")
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise ConfigError(f"k is {k!r}; it must be a whole number of at least 1")
+    whole_number("k", k, 1)
     for query in queries:
         if not isinstance(query, str):
             raise ConfigError(f"a query must be text, not {type(query).__name__}: {str(query)[:50]!r}")

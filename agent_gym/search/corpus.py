@@ -12,7 +12,7 @@ import mmap
 from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Self, overload
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 from tqdm import tqdm
@@ -86,13 +86,7 @@ class Corpus(ForkSafe, Sequence[Document]):
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
-    @overload
-    def __getitem__(self, position: int) -> Document: ...
-
-    @overload
-    def __getitem__(self, position: slice) -> list[Document]: ...
-
-    def __getitem__(self, position: int | slice) -> Document | list[Document]:
+    def __getitem__(self, position: Any) -> Any:
         if isinstance(position, slice):
             return [self[i] for i in range(*position.indices(len(self)))]
         i = int(position) + (len(self) if position < 0 else 0)

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from agent_gym.errors import ConfigError, EnvFailure, require
+from agent_gym.errors import ConfigError, EnvFailure, require, whole_number
 from agent_gym.search.base import Document
 
 Vectors = NDArray[np.float32]
@@ -126,8 +126,7 @@ def make_encoder(
 
     `ConfigError` if a package is missing, there is no such model, or none can be loaded without a network.
     """
-    if batch_size < 1:
-        raise ConfigError(f"batch_size is {batch_size}; it must be at least 1")
+    whole_number("batch_size", batch_size, 1)
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         folder = Path(name).expanduser()
         if not folder.is_dir():

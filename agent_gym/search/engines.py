@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from agent_gym.errors import ConfigError, EnvFailure, require
+from agent_gym.errors import ConfigError, EnvFailure, require, whole_number
 from agent_gym.search import bm25, build
 from agent_gym.search import corpus as corpora
 from agent_gym.search.base import Document, ForkSafe, Hit, Retriever, checked
@@ -224,9 +224,7 @@ class CachedRetriever(ForkSafe):
     """
 
     def __init__(self, retriever: Retriever, size: int = 10_000) -> None:
-        if size < 1:
-            raise ConfigError(f"size is {size}; a cache holds at least 1 result")
-        self.retriever, self.size = retriever, size
+        self.retriever, self.size = retriever, whole_number("size", size, 1)
         super().__init__()
 
     def renew(self) -> None:

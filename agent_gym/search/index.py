@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from agent_gym.errors import ConfigError, require
+from agent_gym.errors import ConfigError, require, whole_number
 from agent_gym.search.encoder import Vectors, forked
 
 AUTO_FLAT = 200_000  # the most vectors for which `auto` scans them all on a CPU
@@ -179,8 +179,7 @@ class Searcher:
             if name not in self.settings:
                 has = ", ".join(self.settings) or "nothing to set"
                 raise ConfigError(f"an index of kind {kind!r} has no {name}; it has: {has}")
-            if value < 1:
-                raise ConfigError(f"{name} is {value}; it must be at least 1")
+            whole_number(name, value, 1)
         self.settings |= given
         # FAISS's CPU indexes can be searched from any number of threads; those on a GPU share a scratch memory.
         self._lock = threading.Lock() if hasattr(index, "getDevice") else None

@@ -6,7 +6,6 @@ files that the caller made), and other processes cannot look into it.
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import heapq
 import json
@@ -28,7 +27,7 @@ OVERUSED = {2: "memory", 3: "cpu"}  # what a child that watches its own processe
 _LOOK_S = 0.02  # no clock is looked at more often
 _PARENT_LOOK_S = 5.0
 DEVICES = ["/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"]
-_NICE = 5  # programs yield to the trainer, and to the fork server, which has to stop them in time
+NICE = 5  # programs yield to the trainer, and to the fork server, which has to stop them in time
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8", "TZ": "UTC"}
 
 
@@ -332,18 +331,15 @@ def _run(job: Job, confinement: Confinement) -> None:
 def _confine(request: Message, descriptors: list[int], flag: int, confinement: Confinement) -> bytes:
     session = request["session"]
     os.setsid()
-    os.nice(_NICE)
+    os.nice(NICE)
     kernel.no_new_privileges()
     if confinement.rules is not None:
         kernel.landlock(confinement.rules)
-    # Files go where a program looks for them: 0, 1 and 2, and the socket of a session at 3. By way of higher numbers,
-    # because one of the low ones may be among those that are moved.
+    # Files go where a program looks for them: 0, 1 and 2, and the socket of a session at 3.
     first, *others = descriptors
     source = b"" if session else os.pread(first, os.fstat(first).st_size, 0)
     wanted = [*others, first] if session else others
-    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 4) for descriptor in wanted]
-    for target, descriptor in enumerate(high):
-        os.dup2(descriptor, target)
+    kernel.place(wanted)
     # Without users of their own, the trainer's threads count as well: then as many as the whole machine has, and more.
     threads = kernel.THREADS
     if confinement.loadavg is not None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import resource
 import signal
@@ -246,6 +247,16 @@ def die_with(parent: int) -> None:
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def place(descriptors: Sequence[int]) -> None:
+    """Give descriptors the numbers 0, 1, 2 and so on; programs that this one executes have the first three.
+
+    By way of higher numbers, because one of the low ones may be among those that are moved.
+    """
+    high = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, len(descriptors)) for one in descriptors]
+    for number, one in enumerate(high):
+        os.dup2(one, number, inheritable=number < 3)
 
 
 def close_from(first: int) -> None:

@@ -11,7 +11,6 @@ Tests run in the same way, with two more folders: their own, which no command ha
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import json
 import mmap
@@ -25,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from . import MAX_MESSAGE_BYTES, Exit, Message, Setup, kernel, preload, seccomp
-from .forkserver import CHILDREN, DEVICES, OVERUSED, Job, Server, or_give_up
+from .forkserver import CHILDREN, DEVICES, NICE, OVERUSED, Job, Server, or_give_up
 
 _SESSIONS, _TESTS, _LOGS = "/sessions", "/tests", "/logs"
 _PRELUDE = "/etc/terminal.bash"
@@ -39,7 +38,6 @@ _ACCOUNTS = {"passwd": "agent:x:1000:1000::/home/agent:/bin/bash\n", "group": "a
 _USER = 1000
 _PROCESSES = 64
 _LOOK_S = 0.05  # how often the use of memory and CPU time is counted
-_NICE = 5
 _REWARDS = ("reward.txt", "reward.json")  # in the order in which Harbor looks for them
 _REWARD_BYTES = 4096
 _AGAIN = kernel.REMOUNT | kernel.BIND | kernel.READ_ONLY | kernel.NO_SETUID | kernel.NO_DEVICES
@@ -156,13 +154,9 @@ def _run(job: Job, ground: _Ground) -> None:
     request, descriptors, flag = job
     code = 1
     try:
-        command = os.pread(descriptors[0], os.fstat(descriptors[0]).st_size, 0)
-        # By way of higher numbers, because one of the low ones may be among those that are moved.
-        high = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 10) for one in (*descriptors[1:], ground.pidfd)]
-        for target, one in enumerate((high[0], high[1], high[1])):
-            os.dup2(one, target)
-        os.dup2(high[2], 3, inheritable=False)  # for what this file writes: why it failed, or the reward
-        os.dup2(high[3], 4, inheritable=False)
+        source, stdin, output, ours = descriptors
+        command = os.pread(source, os.fstat(source).st_size, 0)
+        kernel.place([stdin, output, output, ours, ground.pidfd])  # `ours` has why this file failed, or the reward
         _confine(request, ground.filter)
         ground.flags[flag] = 1
     except BaseException as error:
@@ -179,7 +173,7 @@ def _run(job: Job, ground: _Ground) -> None:
 
 def _confine(request: Message, filter_: bytes) -> None:
     os.setsid()
-    os.nice(_NICE)
+    os.nice(NICE)
     kernel.no_new_privileges()
     kernel.mount("proc", "/proc", "proc", kernel.NO_SETUID | kernel.NO_DEVICES, "subset=pid")
     # The system should take a command's memory before anybody else's, and before the files of all sessions.
