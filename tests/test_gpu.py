@@ -6,8 +6,9 @@ import json
 import os
 import subprocess
 import sys
-import warnings
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ pytest.importorskip("trl")
 
 from engines import EOS, disturb, largest_difference, make_requests, run  # noqa: E402
 from model_server import model_server  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
 from tiny import make_tiny_model  # noqa: E402
 from trainer_tools import make_trainer, model_folder  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
@@ -77,24 +79,26 @@ def test_a_preset_trains_on_one_card(tmp_path: Path, preset: str) -> None:
     assert len(gaps) == 2 and max(gaps) < 0.3, "gathered weights are those that sampled"
 
 
-def synced(url: str, transfer: str, device: str) -> tuple[float, bool]:
-    """The largest difference of logprobs after two syncs, and whether weights were broadcast."""
+def way_of(policy: Any) -> str:
+    sender = policy._sender
+    return "shared" if sender._shares else "files" if sender._channel is None else "broadcast"
+
+
+def synced(url: str, device: str) -> tuple[float, str]:
+    """The largest difference of logprobs after two syncs, and the way that the weights took."""
     from agent_gym.policies.vllm.server import VLLMServerPolicy
 
     torch.cuda.set_device(device)
-    policy = VLLMServerPolicy([url], [EOS], context=CONTEXT, transfer=transfer)
     model = AutoModelForCausalLM.from_pretrained(model_folder(), dtype=torch.float32)
     worst = 0.0
-    try:
+    with closing(VLLMServerPolicy([url], [EOS], context=CONTEXT)) as policy:
         for seed in range(2):
             disturb(model, seed)
             on_gpu = ((name, weight.to(device)) for name, weight in model.named_parameters())
             policy.sync(on_gpu)
             requests = make_requests(8)
             worst = max(worst, largest_difference(model, requests, run(policy, requests)))
-        return worst, policy._sender._channel is not None
-    finally:
-        policy.close()
+        return worst, way_of(policy)
 
 
 def test_weights_are_broadcast_between_two_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,18 +106,85 @@ def test_weights_are_broadcast_between_two_cards(tmp_path: Path, monkeypatch: py
         pytest.skip("one GPU: the server needs one of its own")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # the server's; this process has counted its own already
     with model_server(Path(model_folder()), tmp_path / "log.txt", context=CONTEXT) as (url, _):
-        worst, broadcast = synced(url, "auto", "cuda:1")
-    assert broadcast and worst < 0.3
+        worst, way = synced(url, "cuda:1")
+    assert way == "broadcast" and worst < 0.3
 
 
-def test_on_a_shared_card_weights_go_through_files(tmp_path: Path) -> None:
-    # NCCL refuses two members on one GPU.
+def test_weights_of_a_server_on_the_trainers_card_go_through_its_memory(tmp_path: Path) -> None:
     with model_server(Path(model_folder()), tmp_path / "log.txt", context=CONTEXT) as (url, _):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            worst, broadcast = synced(url, "auto", "cuda:0")
-    assert not broadcast and worst < 0.3
-    assert any("weights go through files" in str(warning.message) for warning in caught)
+        worst, way = synced(url, "cuda:0")
+    assert way == "shared" and worst < 0.3
+
+
+def differing(policy: Any, weights: dict[str, Any], folder: Path) -> list[str]:
+    """Let the engine's process write its weights, and return the names of those that are not the trainer's, in bf16."""
+    content = {"method": "save_sharded_state", "kwargs": {"path": str(folder)}}
+    policy._call(policy._post("http://localhost", "/collective_rpc", content))
+    found: dict[str, Any] = {}
+    for file in folder.glob("*.safetensors"):
+        found |= load_file(file)
+        file.unlink()
+    assert len(found) > 10
+    joined = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
+    off = []
+    for name, weight in found.items():
+        [parts] = [[name.replace(key, part) for part in parts] for key, parts in joined.items() if key in name] or [
+            [name]
+        ]
+        mine = torch.cat([weights[part].bfloat16() for part in parts]).cpu()
+        if not torch.equal(weight[: len(mine)], mine):  # what is behind fills up the embedding
+            off.append(name)
+    return off
+
+
+@pytest.mark.parametrize("sleep", [False, True], ids=["awake", "sleeping"])
+@pytest.mark.parametrize("way", ["shared", "files"])
+def test_the_engines_process_has_the_trainers_weights_bit_for_bit(
+    way: str, sleep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from agent_gym.policies.vllm import buckets
+    from agent_gym.policies.vllm.child import VLLMChildPolicy
+
+    monkeypatch.setattr(buckets, "_BUCKET_BYTES", 1 << 16)  # several, in turn
+    model = AutoModelForCausalLM.from_pretrained(model_folder(), dtype=torch.float32)
+    options: dict[str, Any] = {"dtype": "bfloat16", "gpu_memory_utilization": 0.1, "sleep": sleep}
+    taken = []
+    with closing(VLLMChildPolicy(model_folder(), [EOS], context=CONTEXT, **options)) as policy:
+        if way == "files":
+            policy._sender._transfer = "files"
+        for seed in range(5):
+            policy.sleep()
+            disturb(model, seed)
+            weights = {name: weight.to("cuda") for name, weight in model.named_parameters()}
+            policy.wake()
+            policy.sync(weights.items())
+            assert way_of(policy) == way and not differing(policy, weights, tmp_path)
+            del weights
+            torch.cuda.empty_cache()
+            taken.append(torch.cuda.memory_reserved())
+    assert taken[-1] <= taken[1], "buckets go back when the engine is done with them"
+
+
+def test_expandable_segments_do_not_stop_a_sync(tmp_path: Path) -> None:
+    # They are chosen when torch is imported, and whether they can be shared depends on the machine.
+    program = f"""
+from test_gpu import *
+from agent_gym.policies.vllm.child import VLLMChildPolicy
+from pathlib import Path
+model = AutoModelForCausalLM.from_pretrained(model_folder(), dtype=torch.float32)
+weights = {{name: weight.to("cuda") for name, weight in model.named_parameters()}}
+options = {{"dtype": "bfloat16", "gpu_memory_utilization": 0.1}}
+with closing(VLLMChildPolicy(model_folder(), [EOS], context=CONTEXT, **options)) as policy:
+    for _ in range(2):
+        policy.sync(weights.items())
+        assert not differing(policy, weights, Path({str(tmp_path)!r}))
+    print("by", way_of(policy))
+"""
+    env = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    words, here = [sys.executable, "-W", "always", "-c", program], Path(__file__).parent
+    done = subprocess.run(words, capture_output=True, text=True, timeout=900, env=env, cwd=here)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "by shared" in done.stdout or "weights go through files, because" in done.stderr
 
 
 def test_no_stage_of_the_doctor_fails(tmp_path: Path) -> None:

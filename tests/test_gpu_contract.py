@@ -1,18 +1,20 @@
 """What only a GPU runs, held to what the installed libraries offer, and the list of what no test has run.
 
 On CUDA vLLM takes its second model runner (V2), of which the CPU build has the source and not the kernels: here its
-names and signatures are compared with what agent_gym uses. NCCL is in no CPU build of torch: a stand-in records what is
-asked of it and moves the bytes by gloo, so that our own lines run.
+names and signatures are compared with what agent_gym uses. NCCL and CUDA IPC are in no CPU build of torch: stand-ins
+record what is asked of them and move the bytes by gloo and by a mapped file, so that our own lines run.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import textwrap
 import tokenize
 from collections import Counter
+from concurrent.futures import Future
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
@@ -25,6 +27,7 @@ NOT_RUN = ROOT / "docs" / "not_run.md"
 LINKS = tuple(f"agent_gym/{room}/" for room in ("envs", "trainers", "registry", "examples"))
 torch = pytest.importorskip("torch")
 
+from agent_gym.errors import RolloutError  # noqa: E402
 
 # vLLM's model runner V2.
 
@@ -141,6 +144,173 @@ def test_weights_go_through_nccl_as_through_gloo(monkeypatch: pytest.MonkeyPatch
     roots = Counter(what[2] for call, what in RecordingNCCL.calls if call == "broadcast")
     assert set(roots) == {0} and roots[0] % 2 == 0, "both ends ask for the same messages"
     assert RecordingNCCL.calls[-1] == ("abort", None)
+
+
+# CUDA IPC.
+
+
+class RecordingCard:
+    """A GPU that two processes share, in place of `torch.cuda`; mapped files are its memory.
+
+    `calls` are in order: "told" and "found" of a piece of memory, by its number, "trainer waits", "worker waits" and
+    "collect".
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.calls, self.error, self._made = folder, [], None, 0  # type: ignore[var-annotated]
+
+    def torch(self, side: str) -> Any:
+        """Return torch for a module of one side, with a GPU."""
+        cuda = SimpleNamespace(
+            is_available=lambda: True,
+            current_device=lambda: 3,
+            synchronize=lambda device: self.calls.append(f"{side} waits"),
+            ipc_collect=lambda: self.calls.append("collect"),
+            get_device_properties=lambda device: SimpleNamespace(uuid="GPU-1"),
+        )
+        other = {"cuda": cuda, "device": lambda kind, index=0: SimpleNamespace(type=kind, index=index)}
+        return SimpleNamespace(**{**vars(torch), **other, "empty": self.empty})
+
+    def empty(self, size: int, dtype: Any, device: Any) -> Any:
+        if not size:
+            return torch.empty(0, dtype=dtype)
+        self._made += 1
+        (self._folder / str(self._made)).write_bytes(bytes(size))
+        return torch.from_file(str(self._folder / str(self._made)), shared=True, size=size, dtype=dtype)
+
+    def share(self, storage: Any) -> tuple[Any, ...]:
+        self.calls.append(f"told {self._made}")
+        return 3, str(self._made).encode(), storage.nbytes(), 0, b"counter", 7, b"event\0", True
+
+    def find(self, device: int, handle: bytes, size: int, *rest: Any) -> Any:
+        assert (device, rest) == (0, (0, b"counter", 7, b"event\0", True))
+        if self.error:
+            raise self.error
+        self.calls.append(f"found {handle.decode()}")
+        return torch.UntypedStorage.from_file(str(self._folder / handle.decode()), True, size)
+
+
+class LoneServer:
+    """A server with `workers` in this process, asked as by HTTP, of which the first takes weights."""
+
+    living = ["http://localhost"]
+
+    def __init__(self, workers: int, loaded: dict[str, Any]) -> None:
+        from agent_gym.policies.vllm.weights import WeightReceiver
+
+        model, device = torch.nn.Linear(1, 1, dtype=torch.bfloat16), SimpleNamespace(type="cuda", index=0)
+        self.workers = [WeightReceiver() for _ in range(workers)]
+        for worker in self.workers:
+            worker.model_runner = SimpleNamespace(get_model=lambda: model, device=device)
+        self.loaded, self.asked = loaded, []  # type: ignore[var-annotated]
+
+    def call_workers(self, method: str, arguments: Any, *, spare: bool = False) -> Future[list[Any]]:
+        self.asked.append(method)
+        answer: Future[list[Any]] = Future()
+        found = [getattr(worker, method)(**json.loads(json.dumps(arguments[0]))) for worker in self.workers]
+        if errors := [one["error"] for one in found if one.get("error")]:
+            answer.set_exception(RolloutError(errors[0]))
+        else:
+            answer.set_result([found])
+        return answer
+
+
+class Loaded:
+    """In place of a `Reload`: copies what comes."""
+
+    def __init__(self, worker: Any) -> None:
+        self.weights: dict[str, Any] = {}
+
+    def load(self, named_weights: Any) -> None:
+        self.weights |= {name: weight.clone() for name, weight in named_weights}
+
+    def keep(self, memory: Any) -> None:
+        pass
+
+    def finish(self) -> None:
+        LOADED.clear()
+        LOADED.update(self.weights)
+
+
+LOADED: dict[str, Any] = {}
+SIZES = (20, 900, 700, 850, 30)
+NAMED = {str(n): torch.randn(n, generator=torch.Generator().manual_seed(n)) for n in SIZES}
+
+
+@pytest.fixture
+def shared_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordingCard:
+    from agent_gym.policies.vllm import buckets, weights
+
+    card = RecordingCard(tmp_path)
+    monkeypatch.setattr(buckets, "torch", card.torch("trainer"))
+    monkeypatch.setattr(weights, "torch", card.torch("worker"))
+    monkeypatch.setattr(buckets, "_BUCKET_BYTES", 100)
+    monkeypatch.setattr(weights, "Reload", Loaded)
+    monkeypatch.setattr(torch.UntypedStorage, "_share_cuda_", lambda storage: card.share(storage), raising=False)
+    monkeypatch.setattr(torch.UntypedStorage, "_new_shared_cuda", staticmethod(card.find), raising=False)
+    return card
+
+
+def check_sync(sender: Any) -> None:
+    LOADED.clear()
+    sender.send(NAMED.items())
+    assert LOADED.keys() == NAMED.keys()
+    assert all(torch.equal(LOADED[name], weight.bfloat16()) for name, weight in NAMED.items())
+
+
+def test_weights_go_through_the_memory_of_a_shared_gpu(shared_card: RecordingCard) -> None:
+    from agent_gym.policies.vllm.weights import WeightSender
+
+    server = LoneServer(1, LOADED)
+    sender = WeightSender(server, "auto", None)  # type: ignore[arg-type]
+    for _ in range(2):
+        check_sync(sender)
+    buckets = ["receive_bucket"] * 4
+    assert server.asked == ["describe", "read_bucket", *buckets, "finish_weights", *buckets, "finish_weights"]
+    calls = shared_card.calls
+    told, found = ([call.split()[1] for call in calls if call.startswith(word)] for word in ("told", "found"))
+    # One to try, and in each sync two buckets, of which one grows.
+    assert told == found and len({*told}) == 1 + 2 * 3, "each piece is told and found once: torch counts"
+    waits = [call for call in calls if call.endswith("waits")]
+    assert waits == ["trainer waits"] + ["trainer waits", "worker waits"] * 8
+    assert calls[-2:] == ["collect", "collect"] and server.workers[0]._finder is None, "nobody holds the memory now"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("pidfd_getfd: Operation not permitted"), None])
+def test_weights_go_through_files_where_the_gpus_memory_cannot_be_shared(
+    error: Exception | None, shared_card: RecordingCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from agent_gym.policies.vllm.weights import WeightSender
+
+    shared_card.error = error
+    if error is None:
+        empty = torch.UntypedStorage(16, device="cpu").fill_(0)
+        monkeypatch.setattr(torch.UntypedStorage, "_new_shared_cuda", staticmethod(lambda *handle: empty))
+    server = LoneServer(1, LOADED)
+    sender = WeightSender(server, "auto", None)  # type: ignore[arg-type]
+    with pytest.warns(UserWarning, match=f"weights go through files, because .*{error or 'other bytes'}") as caught:
+        check_sync(sender)
+    check_sync(sender)
+    assert len(caught) == 1 and server.asked.count("read_bucket") == 1, "it is tried once"
+
+
+def test_memory_of_a_gpu_has_one_reader(shared_card: RecordingCard, monkeypatch: pytest.MonkeyPatch) -> None:
+    from agent_gym.policies.vllm import weights
+
+    monkeypatch.setattr(weights.WeightSender, "_join", lambda self: None)  # between GPUs it would be a broadcast
+    server = LoneServer(2, LOADED)
+    check_sync(weights.WeightSender(server, "auto", None))  # type: ignore[arg-type]
+    assert "read_bucket" not in server.asked and not shared_card.calls.count("told 1")
+
+
+def test_what_torch_tells_of_shared_memory_is_what_it_wants_to_find_it() -> None:
+    from torch.multiprocessing import reductions
+
+    told = re.search(r"\(([^()]*)\) = storage._share_cuda_\(\)", inspect.getsource(reductions.reduce_tensor))
+    wanted = re.search(r"_new_shared_cuda\(([^()]*)\)", inspect.getsource(reductions.rebuild_cuda_tensor))
+    assert told and wanted
+    names = [[name.strip().removeprefix("storage_") for name in one[1].split(",")][:8] for one in (told, wanted)]
+    assert names[0] == names[1] and names[0][0] == "device"
 
 
 # What no test has run.

@@ -27,8 +27,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from agent_gym.errors import ConfigError, RolloutError  # noqa: E402
 from agent_gym.policies import Engine, Request, SamplingParams  # noqa: E402
+from agent_gym.policies.vllm import buckets  # noqa: E402
 from agent_gym.policies.vllm import server as serving  # noqa: E402
-from agent_gym.policies.vllm import weights as sending  # noqa: E402
 from agent_gym.policies.vllm.launch import VARIABLE, server_key  # noqa: E402
 from agent_gym.policies.vllm.load import CacheLoad  # noqa: E402
 from agent_gym.policies.vllm.server import VLLMServerPolicy  # noqa: E402
@@ -157,8 +157,9 @@ def test_weights_that_cannot_be_written_are_an_error_and_all_are_read(
 def test_buckets_may_cut_layers_and_a_sync_that_broke_off_leaves_nothing(
     server: tuple[str, Any], model: Any, transfer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A weight a bucket: vLLM joins three of them in one layer, and holds the first two while they are written over.
-    monkeypatch.setattr(sending, "_BUCKET_BYTES", 1)
+    # From the smallest on each weight has a bucket: vLLM joins three in a layer, and holds the first two while they are
+    # written over.
+    monkeypatch.setattr(buckets, "_BUCKET_BYTES", 1)
     folder = tmp_path if transfer == "files" else None
 
     def broken() -> Iterator[tuple[str, Any]]:
@@ -172,7 +173,7 @@ def test_buckets_may_cut_layers_and_a_sync_that_broke_off_leaves_nothing(
             disturb(model, seed)
             with pytest.raises(OSError, match="no memory left"):
                 policy.sync(broken())
-            policy.sync(model.named_parameters())
+            policy.sync(sorted(model.named_parameters(), key=lambda named: named[1].numel()))
             requests = make_requests(4)
             assert largest_difference(model, requests, run(policy, requests)) < TOLERANCE
     assert not list(tmp_path.iterdir())

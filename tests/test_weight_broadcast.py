@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import socket
@@ -17,15 +16,7 @@ torch = pytest.importorskip("torch")
 from agent_gym.errors import ConfigError, RolloutError  # noqa: E402
 from agent_gym.policies.vllm import weights  # noqa: E402
 from agent_gym.policies.vllm.broadcast import Channel, open_store, own_address, reach_store  # noqa: E402
-from agent_gym.policies.vllm.weights import WeightSender, pack, unpack  # noqa: E402
-
-WEIGHTS = {
-    "bytes": torch.arange(3, dtype=torch.uint8),  # the next may not begin right behind it
-    "half": torch.randn(5, 7, generator=torch.Generator().manual_seed(0)).bfloat16(),
-    "number": torch.tensor(2.5),
-    "turned": torch.randn(4, 6, generator=torch.Generator().manual_seed(1)).T,
-    "large": torch.randn(3000, generator=torch.Generator().manual_seed(2)),
-}
+from agent_gym.policies.vllm.weights import WeightSender  # noqa: E402
 
 
 def receiver(port: int, rank: int, size: int, sizes: list[int], dies: bool, received: Any) -> None:
@@ -82,32 +73,6 @@ def test_a_receiver_that_dies_is_an_error_of_the_sender(group: Any) -> None:
     with pytest.raises(RuntimeError):
         for _ in range(100):
             channel.broadcast(torch.zeros(10_000, dtype=torch.uint8))
-
-
-def gathered() -> Iterator[tuple[str, torch.Tensor]]:
-    """Weights in memory that is used again for the next, as a sharded trainer may do."""
-    for name, weight in WEIGHTS.items():
-        whole = weight.clone()
-        yield name, whole
-        whole.zero_()
-
-
-@pytest.mark.parametrize("bucket_bytes", [1, 100, 1 << 20])
-@pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float32])
-def test_buckets_hold_each_weight_once_in_the_type_of_the_engine_where_that_is_smaller(
-    bucket_bytes: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(weights, "_BUCKET_BYTES", bucket_bytes)
-    found, sizes = [], []
-    for contents, bucket in pack(gathered(), dtype, torch.device("cpu")):
-        found += [(name, weight.clone()) for name, weight in unpack(json.loads(json.dumps(contents)), bucket)]
-        sizes.append(len(bucket))
-    assert [name for name, _ in found] == list(WEIGHTS)
-    for name, weight in found:
-        kind = torch.bfloat16 if dtype == torch.bfloat16 and name != "bytes" else WEIGHTS[name].dtype
-        assert weight.dtype == kind and torch.equal(weight, WEIGHTS[name].to(kind)), name
-    largest = max(weight.numel() * 4 for weight in WEIGHTS.values())
-    assert max(sizes) <= max(bucket_bytes, largest) and (len(sizes) == 1) == (bucket_bytes == 1 << 20)
 
 
 class Described:

@@ -2,8 +2,9 @@
 
     engine.py    an engine in the trainer's process          process.py    what it needs there, and on a CPU
     server.py    engines behind HTTP                         launch.py     the command that starts them, and their key
-    child.py     such an engine that belongs to a trainer    broadcast.py  a way for weights from memory to memory
-    weights.py   the trainer's weights, on their way here
+    child.py     such an engine that belongs to a trainer    weights.py    the trainer's weights, going to servers
+    buckets.py   the memory in which they travel             broadcast.py  a way for it between machines and GPUs
+    reload.py    new weights in an engine's model            load.py       how full an engine's cache is
 
 Some variables are read when torch or vLLM is imported, so this module imports neither: the command line calls
 `set_environment` first thing. `VLLMPolicy` calls it too, late for torch's variables and in time for all others.

@@ -31,9 +31,9 @@ import torch
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies.base import Generation, Request
 from agent_gym.policies.vllm import is_cpu_build, set_environment
+from agent_gym.policies.vllm.buckets import Weights
 from agent_gym.policies.vllm.launch import ENVIRONMENT, VARIABLE, server_command
 from agent_gym.policies.vllm.server import VLLMServerPolicy
-from agent_gym.policies.vllm.weights import Weights
 
 _URL = "http://localhost"
 _END_S = 10.0  # for a server to end by itself
@@ -78,7 +78,7 @@ class VLLMChildPolicy(VLLMServerPolicy):
         self._server = _start(command, self._folder / "log.txt", key)
         # Also where the trainer ends without closing its policy.
         self._end = weakref.finalize(self, _end, self._server, self._folder)
-        by: dict[str, Any] = {"transfer": "files", "key": key, "socket": socket}
+        by: dict[str, Any] = {"key": key, "socket": socket}
         try:
             super().__init__([_URL], eos_token_ids, context=context, seed=seed, start_timeout_s=start_timeout_s, **by)
         except BaseException:

@@ -21,7 +21,7 @@ from agent_gym.policies.base import Generation, Request, check_request
 from agent_gym.policies.transformers import seed_of
 from agent_gym.policies.vllm import SERVED_LIKE_THIS, finish_reason, process, sampling_arguments, set_environment
 from agent_gym.policies.vllm.load import CacheLoad
-from agent_gym.policies.vllm.weights import Reload
+from agent_gym.policies.vllm.reload import Reload
 
 if TYPE_CHECKING:
     from agent_gym.images import Vision

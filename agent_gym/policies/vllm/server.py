@@ -28,9 +28,10 @@ from agent_gym.policies.ranks import barrier_on_error, gather
 from agent_gym.policies.served import ServedPolicy
 from agent_gym.policies.transformers import seed_of
 from agent_gym.policies.vllm import finish_reason, sampling_arguments
+from agent_gym.policies.vllm.buckets import Weights
 from agent_gym.policies.vllm.launch import VARIABLE, WEIGHTS, server_key
 from agent_gym.policies.vllm.load import CacheLoad
-from agent_gym.policies.vllm.weights import Weights, WeightSender
+from agent_gym.policies.vllm.weights import WeightSender
 
 _PAUSE_S = 0.5  # before a request is sent again, doubled each time
 _AGAIN_S = 0.25  # before an abort is repeated: what it was meant for may have arrived after it
