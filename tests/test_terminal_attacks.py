@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 import agent_gym
 from agent_gym.sandbox import Limits
-from agent_gym.sandbox.terminal import LIMITS, Terminal, pack, shared_terminals
+from agent_gym.sandbox.terminal import LIMITS, Terminal, TerminalSandbox, pack, shared_terminals
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/bin/bash"), reason="a terminal needs Linux with bash")
 
@@ -203,3 +204,13 @@ def test_a_fork_server_that_dies_fails_the_episode_and_not_the_next_one() -> Non
             env.step(env.parser.render("bash", {"command": "pwd"}))
     env.reset(seed=0)
     assert env.step(env.parser.render("bash", {"command": "pwd"}))[0] == "/app"
+
+
+def test_processes_of_another_program_s_terminal_do_not_count() -> None:
+    def start_many(sandbox: TerminalSandbox) -> str:
+        with sandbox.open(pack({"/app/notes.txt": ""})) as opened:
+            return opened.run("for i in $(seq 40); do sleep 2 & done; jobs -p | wc -l").stdout
+
+    # Two fork servers, as two trainers have; 64 processes are allowed to each terminal.
+    with ThreadPoolExecutor() as threads:
+        assert list(threads.map(start_many, [TerminalSandbox(), TerminalSandbox()])) == ["40\n", "40\n"]

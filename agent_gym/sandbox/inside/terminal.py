@@ -37,6 +37,7 @@ trap '{ export -p; printf "cd -- %q 2>/dev/null\\n" "$PWD"; } >/run/state' EXIT
 _ACCOUNTS = {"passwd": "agent:x:1000:1000::/home/agent:/bin/bash\n", "group": "agent:x:1000:\n"}
 _USER = 1000
 _PROCESSES = 64
+_APART = 997  # between the first users of two fork servers with neighbouring numbers
 _LOOK_S = 0.05  # how often the use of memory and CPU time is counted
 _REWARDS = ("reward.txt", "reward.json")  # in the order in which Harbor looks for them
 _REWARD_BYTES = 4096
@@ -123,7 +124,10 @@ class _Terminals(Server):
         return None
 
     def _user(self, request: Message) -> int | None:
-        return self.users[request["terminal"] % len(self.users)] if self.users else None
+        if not self.users:
+            return None
+        # Terminals of other programs on this machine count from one, too, and the kernel counts processes by user.
+        return self.users[(os.getpid() * _APART + request["terminal"]) % len(self.users)]
 
     def _open(self, request: Message, archive: int) -> None:
         """Make a file system in memory and unpack an archive into it; that of tests belongs to no session's user."""
