@@ -6,6 +6,7 @@ The numbers are exact match in percent.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ Find = Callable[[Sequence[str], int], list[list[Hit]]]  # queries and k to what 
 Write = Callable[[Sequence[Hit]], str]
 
 _IDS = ("AgentR1/HotpotQA-v0", "AgentR1/HotpotQA-FullWiki-v0", "AgentR1/MultiHopQA-v0")
+_ACTION = re.compile(r"^[ \t]*action[ \t]*\d*[ \t]*:", re.IGNORECASE | re.MULTILINE)
 _CHOICE = "Available actions: search[<query>], finish[<answer>]"
 _FORM = {"tools": ("search",), "calls": "hermes", "system_prompt": ""}
 
@@ -60,7 +62,12 @@ class NumberedReActParser(ReActParser):
     stop = ("\nObservation",)
 
     def parse(self, text: str) -> list[ToolCall]:
-        return super().parse(text)[:1]
+        calls = super().parse(text)[:1]
+        for call in calls:
+            if call.error or call.name not in self.arguments:
+                written = _ACTION.split(text.partition("\nObservation")[0], maxsplit=1)[-1].strip()
+                call.error = f"Invalid action: {written[:1].lower()}{written[1:]}"
+        return calls
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
         return super().render(name, arguments).removeprefix("Action: ")
@@ -103,7 +110,7 @@ class Browser:
             hits = [sentence for sentence in sentences_of(self.text) if keyword.lower() in sentence.lower()]
             self.keyword = keyword
             self.results = [f"(Result {n} / {len(hits)}) {hit}" for n, hit in enumerate(hits, 1)]
-        return ToolResult(self.results.pop(0) if self.results else "No more results.")
+        return ToolResult(self.results.pop(0) if self.results else "No more results.\n")
 
 
 def sentences_of(text: str) -> list[str]:
@@ -168,10 +175,15 @@ def first_characters(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[:limit] + "..."
 
 
+def _react_refusal(call: ToolCall) -> str:
+    text = call.error or call.answer
+    return "Nice thought." if text.startswith("Invalid action: think[") and text.endswith("]") else text
+
+
 def _agent_r1_refusal(call: ToolCall) -> str:
     if call.error is None:
         return "Error: Invalid tool arguments" if call.name == "search" else "Error: ToolNotFoundError"
-    return "Error: JSONDecodeError" if "JSON" in call.error else "Error: No tool name"
+    return "Error: JSONDecodeError" if "not valid JSON" in call.error else "Error: No tool name"
 
 
 PROTOCOLS: Mapping[str, SearchProtocol] = {
@@ -231,7 +243,8 @@ PROTOCOLS: Mapping[str, SearchProtocol] = {
         prompt=prompt_file(__file__, "react.txt"),
         passages=_article,
         frame="\nObservation {turn}: {}\n",
-        invalid="\nObservation {turn}: Invalid action.\n",
+        invalid="\nObservation {turn}: Invalid action: \n",
+        refusal=_react_refusal,
         browses=True,
     ),
     "ragen": SearchProtocol(
