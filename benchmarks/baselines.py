@@ -2,22 +2,29 @@
 
     python benchmarks/baselines.py                  # two minutes of CPU time
     python benchmarks/baselines.py --model smollm2  # a model, greedily and as it is, with turns of up to 128 tokens
+    python benchmarks/baselines.py --runs runs/speedrun --preset webshop --section "A second start"  # recorded runs
 
 writes registry/baselines.json, which `agent-gym info` and the site show. The first plays `agent-gym certify ID --checks
 attacks` for each id, with the script of tests/attacks that is written for its world; the rows of models stay. The
-second plays the same tasks with a model, where the environment shows no images.
+second plays the same tasks with a model, where the environment shows no images. The third plays nothing: it takes what
+`agent-gym speedrun` has left in a folder, of one seed or several, and replaces the rows of that preset. `--section` is
+the heading of benchmarks/RESULTS.md that tells of these runs, or its beginning.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from runpy import run_path
 from typing import Any
 
 from agent_gym.certify import certify
 from agent_gym.certify.report import baselines
+from agent_gym.errors import ConfigError
+from agent_gym.examples.figure import read_runs
+from agent_gym.examples.presets import PRESETS
 from agent_gym.registry import ENVS, EnvEntry
 from agent_gym.rollout.env_threads import shows_images
 
@@ -30,19 +37,33 @@ SCRIPTS = {run_path(str(path))["ENV_ID"]: path for path in sorted((ROOT / "tests
 
 
 FILE = ROOT / "registry" / "baselines.json"
+# The expert of these finds out what there is to know, as a policy has to.
+EXPERTS = {"AgentR1/Bisect-v0": "halves what is left, and reads no gold answer"}
+# What a run calls a policy, to what the card calls it; the controls stay in RESULTS.md.
+POLICIES = {"imitation": "imitation", "expert imitation": "imitation", "GRPO policy": "after GRPO"}
 
 
 def main() -> None:
     options = _common.parser(__doc__)
     options.add_argument("--model", help="play with this model, and nothing else")
+    options.add_argument("--runs", metavar="FOLDER", help="take what a speedrun left there, and play nothing")
+    options.add_argument("--preset", help="of these runs")
+    options.add_argument("--section", help="of benchmarks/RESULTS.md that tells of these runs")
     arguments = options.parse_args()
     found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    if arguments.runs:
+        env_id, rows = recipe(arguments.runs, arguments.preset, arguments.section)
+        others = [row for row in found[env_id].get("recipes", []) if row[0] != arguments.preset]
+        found[env_id]["recipes"] = [*others, *rows]
+        return write(found)
     measure = ladder.model_player(arguments.model) if arguments.model else None
     for entry in ENVS:
         if entry.needs:
             continue
         if measure is None:
-            found[entry.id] = scripts(entry) | {"models": found.get(entry.id, {}).get("models", [])}
+            before = found.get(entry.id, {})
+            kept = {"recipes": before["recipes"]} if "recipes" in before else {}
+            found[entry.id] = scripts(entry) | {"models": before.get("models", [])} | kept
         elif entry.id in found and not shows_images(entry.id, {}):
             about = found[entry.id]
             tasks = range(4 if arguments.quick else about["tasks"])
@@ -50,6 +71,11 @@ def main() -> None:
             row = [arguments.model, f"{reward:.3f}", f"{success:.1%}", "greedy, as it is"]
             about["models"] = [*(one for one in about["models"] if one[0] != row[0]), row]
             print(f"{entry.id}: {row}", flush=True)
+    write(found)
+
+
+def write(found: Mapping[str, Any]) -> None:
+    """Write the file, a line for each id."""
     lines = [f"{json.dumps(name)}: {json.dumps(about)}" for name, about in found.items()]
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
@@ -59,9 +85,36 @@ def scripts(entry: EnvEntry) -> dict[str, Any]:
     script = SCRIPTS.get(entry.id)
     (record,) = certify(entry.id, checks=["attacks"], script=str(script) if script else None)
     print(f"{entry.id}: {record.verdict}, {record.text}", flush=True)
-    how = {"script": f"tests/attacks/{script.name}" if script else "", "expert": "reads the gold answer"}
+    expert = EXPERTS.get(entry.id, "reads the gold answer")
+    how = {"script": f"tests/attacks/{script.name}" if script else "", "expert": expert}
     rows = [[who, reward, success, how.get(who, "")] for who, reward, success in baselines([record])]
     return {"split": record.text.rpartition(" of ")[2], "tasks": int(record.numbers["tasks"]), "rows": rows}
+
+
+def recipe(folder: str, preset: str, section: str) -> tuple[str, list[list[str]]]:
+    """Return the id that a preset trains on, and a row for each policy that its runs in a folder have evaluated.
+
+    Raises:
+        ConfigError: for an unknown preset or section, or runs that are missing or of another environment.
+    """
+    runs, titles = read_runs(folder), (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8").split("\n## ")
+    title = next((one.partition("\n")[0] for one in titles if one.startswith(section or "\n")), None)
+    if preset not in PRESETS or title is None:
+        raise ConfigError(f"preset is {preset!r} and section {section!r}; give a preset, and a heading of RESULTS.md")
+    env_id = PRESETS[preset].env_id
+    if other := {run["preset"] for run in runs} - {env_id}:
+        raise ConfigError(f"{folder} has runs on {', '.join(sorted(other))}; the preset {preset} trains on {env_id}")
+    model, seeds = PRESETS[preset].model or "tiny model", ", ".join(str(run["seed"]) for run in runs)
+    rows, played = list[list[str]](), dict.fromkeys(row["policy"] for row in runs[0]["results"])
+    for policy in [name for name in played if name in POLICIES]:
+        made = " from a made start" if policy == "GRPO policy" and "SFT policy" in played else ""
+        values: dict[str, list[str]] = {"greedy": [], "sampled": []}
+        for row in (row for run in runs for row in run["results"] if row["policy"] == policy):
+            values[row["decoding"]].append(f"{row['success'] * 100:.1f}")
+        tasks = min(row["episodes"] for row in runs[0]["results"])  # sampled, each is played several times
+        who = f"{model}, {POLICIES[policy]}{made}"
+        rows.append([preset, who, *map(", ".join, values.values()), str(tasks), seeds, title])
+    return env_id, rows
 
 
 if __name__ == "__main__":

@@ -146,8 +146,7 @@ def test_splits_share_neither_text_nor_content_and_evaluations_repeat_nothing(na
             tasks = list(itertools.islice(env.tasks[split], size))
             opened = [str(env.reset(seed=0, options={"task": task})[1]["messages"][-1]["content"]) for task in tasks]
             decides = [repr(CONTENT[name](task)) for task in tasks]
-            if name != "ALFWorld-v0":  # small rooms look alike
-                assert [text for text in opened if texts.setdefault(text, split) != split] == []
+            assert [text for text in opened if texts.setdefault(text, split) != split] == []
             assert [one for one in decides if contents.setdefault(one, split) != split] == []
             if split != "train":
                 assert len(set(decides)) >= (1 - RESTATED.get(name, 0)) * len(tasks)

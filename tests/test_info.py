@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from importlib import import_module
 from importlib.resources import files
+from pathlib import Path
+from runpy import run_path
 
 import pytest
 from toy_envs import IDS
 
+from agent_gym import ConfigError
 from agent_gym.cli.main import main
+from agent_gym.examples.presets import PRESETS
 from agent_gym.registry import ENVS
+from agent_gym.viewer.card import baselines
 
+ROOT = Path(__file__).parents[1]
 CLASSES = sorted({entry.entry_point for entry in ENVS})
 SECTIONS = ("Description", "Observation", "Action", "Reward", "Episode end", "Arguments", "References", "Versions")
 
@@ -57,3 +64,47 @@ def test_each_id_that_can_be_made_has_baselines_and_its_expert_is_the_best_of_th
     for about in known.values():
         success = {who: float(share.rstrip("%")) for who, _, share, _ in about["rows"]}
         assert success["expert"] == 100.0 and success["random"] < 60.0
+
+
+def test_a_card_says_where_a_script_without_learning_solves_nearly_all() -> None:
+    said = {entry.id for entry in ENVS if "**A script without learning" in "\n".join(baselines([entry]))}
+    names = ("GSM8K", "HotpotQA", "ALFWorld", "Bisect", "Support")
+    assert said == {f"AgentR1/{name}-v0" for name in names}
+
+
+def test_rows_of_recipes_are_those_of_the_results() -> None:
+    page = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+    sections = {title: text for title, _, text in (part.partition("\n") for part in page.split("\n## ")[1:])}
+    known = json.loads(files("agent_gym.registry").joinpath("baselines.json").read_text(encoding="utf-8"))
+    rows = [row for about in known.values() for row in about.get("recipes", [])]
+    assert {row[0].partition(" ")[0] for row in rows} == set(PRESETS) - {"gpu"}  # which was not run
+    for *_, greedy, sampled, _, _, section in rows:
+        for number in re.findall(r"\d+\.\d", f"{greedy} {sampled}"):
+            assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.]*\d)", sections[section]), (number, section)
+
+
+def test_rows_of_recipes_are_taken_from_runs(tmp_path: Path) -> None:
+    for seed, shares in ((0, (0.656, 0.29, 0.864)), (1, (0.5, 0.25, 1.0))):
+        played = [("imitation", "greedy", 323), ("imitation", "sampled", 2584), ("GRPO policy", "greedy", 323)]
+        results = [
+            {"policy": policy, "decoding": decoding, "episodes": episodes, "success": share}
+            for (policy, decoding, episodes), share in zip(played, shares, strict=True)
+        ]
+        run = {"preset": "AgentR1/Bargain-v0", "seed": seed, "results": results, "dev": {"evaluations": [1]}}
+        (tmp_path / f"seed_{seed}").mkdir()
+        (tmp_path / f"seed_{seed}" / "results.json").write_text(json.dumps(run))
+    recipe = run_path(str(ROOT / "benchmarks" / "baselines.py"))["recipe"]
+    title = "Somebody else in the episode: `agent-gym speedrun --preset bargain`, `--preset support`"
+    assert recipe(str(tmp_path), "bargain", "Somebody else") == (
+        "AgentR1/Bargain-v0",
+        [
+            ["bargain", "tiny model, imitation", "65.6, 50.0", "29.0, 25.0", "323", "0, 1", title],
+            ["bargain", "tiny model, after GRPO", "86.4, 100.0", "", "323", "0, 1", title],
+        ],
+    )
+    for preset, section, words in (
+        ("maze", "Somebody", "trains on AgentR1/VisualMaze-v0"),
+        ("bargain", "x", "a heading of"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            recipe(str(tmp_path), preset, section)

@@ -102,11 +102,15 @@ def test_a_rollout_shows_a_model_the_same(path: Path, tokenizer: Any, tmp_path: 
         prompts = [golden["prompt"], *(turn["prompt"] for turn in golden["turns"])][: len(turns)]
         expected = [ChatRenderer.of(tokenizer).prompt(prompt, env.template_tools) for prompt in prompts]
         assert [row.token_ids[: row.prompt_length] for row in episode.rows] == expected
-    elif env.inline:
-        (row,) = episode.rows
-        text = tokenizer.decode(row.token_ids)
+        return
+    (row,) = episode.rows
+    text = tokenizer.decode(row.token_ids)
+    if env.inline:
         stopped = [one for one in golden["turns"] if re.search("(</search>|</code>|\nObservation)$", one["action"])]
         assert stopped and all(one["action"] + one["answer"] in text for one in stopped)
+    elif golden["protocol"] == "ragen":
+        # What the last turn was answered has no turn behind it that would read it.
+        assert all(f"user\n{one['answer']}" in text for one in golden["turns"][:-1])
 
 
 @each
@@ -128,7 +132,11 @@ def test_budgets_may_be_given_beside_a_protocol_and_what_makes_it_may_not() -> N
     assert agent_gym.make("AgentR1/MultiHopQA-v0", protocol="search-r1").max_turns == 5
     assert agent_gym.make("AgentR1/MultiHopQA-v0").max_turns == 8
     for env_id, kwargs, words in (
-        ("AgentR1/HotpotQA-v0", {"protocol": "search"}, "protocol is 'search'; allowed: search-r1, agent-r1, react"),
+        (
+            "AgentR1/HotpotQA-v0",
+            {"protocol": "search"},
+            "protocol is 'search'; allowed: search-r1, agent-r1, react, ragen",
+        ),
         ("AgentR1/HotpotQA-v0", {"protocol": "react", "calls": "react"}, "protocol='react' and calls='react'"),
         ("AgentR1/HotpotQA-Direct-v0", {"protocol": "agent-r1"}, r"protocol='agent-r1' and tools=\(\)"),
         ("AgentR1/MathPython-v0", {"protocol": "verl"}, "and stateful=True.* play AgentR1/ReTool-v0"),

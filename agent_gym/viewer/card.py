@@ -19,6 +19,8 @@ from agent_gym.registry import EnvEntry, make
 from agent_gym.testing import play
 from agent_gym.tool_env import ToolEnv
 
+_NEARLY_ALL = 90  # per cent
+
 
 def card(
     entries: Sequence[EnvEntry], made: type[Any], env_kwargs: Mapping[str, Any] | None = None, longest: int = 1500
@@ -98,10 +100,30 @@ def baselines(entries: Sequence[EnvEntry]) -> Iterator[str]:
             yield f"## Baselines of {entry.id}"
             yield f"The first {about['tasks']} tasks of {about['split']}; `agent-gym certify {entry.id}` plays scripts."
             yield _table(("who plays", "reward", "success", "how"), [*about["rows"], *about["models"]])
+            yield from _without_learning(about["rows"])
+            yield from _recipes(about.get("recipes", []))
         if entry.id in published:
             yield f"## Published numbers of {entry.id}"
             yield "On official data, in per cent:"
             yield _table(("protocol", "who plays", "data", "%", "source"), published[entry.id])
+
+
+def _without_learning(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Say so where what learns nothing and reads no gold answer solves nearly all."""
+    easy = [(success, how) for who, _, success, how in rows if who == "script" or "no gold" in how]
+    for success, how in easy:
+        if float(success.rstrip("%")) > _NEARLY_ALL:
+            yield (
+                f"**A script without learning solves {success}** ({how}). So success shows that a policy has learned "
+                "the form of a task, its tools and its turns; it is no evidence of language or reasoning."
+            )
+
+
+def _recipes(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    if rows:
+        yield "After the recipe of a preset, in per cent by seed, on test tasks of the preset, which may be easier:"
+        head = ("`speedrun --preset`", "who plays", "greedy", "sampled", "tasks", "seeds", "in benchmarks/RESULTS.md")
+        yield _table(head, rows)
 
 
 def _read(name: str) -> dict[str, Any]:

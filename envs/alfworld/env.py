@@ -91,14 +91,16 @@ class ALFWorldEnv(ToolEnv):
     Splits are `train`, `valid_seen` (the rooms of train; also called `validation`) and `valid_unseen` (other rooms;
     also `test`). The official games (json_2.1.1) are 3,553, 140 and 134 that can be solved, under the MIT licence.
     "embedded" is a seeded generator of as many games in the official file format; `write_embedded` in
-    embedded/__init__.py writes them to a folder.
+    embedded/__init__.py writes them to a folder. What a game of one of its splits asks for, in a room with such
+    furniture, none of another split does.
 
     ## References
     Shridhar et al., ALFWorld, arXiv:2010.03768, after ALFRED, arXiv:1912.01734. The tool is that of Agent-R1's recipe
     (arXiv:2511.14460), which allows 20 turns and shows the admissible commands.
 
     ## Versions
-    v0: first version.
+    v0: first version. After 0.2.0 no generated game of evaluation opens like one of training; for that some games of
+    train and of small rooms, and most of `valid_seen`, are others. `valid_unseen` in usual rooms is as it was.
     """
 
     reward_weights: ClassVar[Mapping[str, float]] = {"success": 1.0, "progress": 0.0, "invalid": 0.0}

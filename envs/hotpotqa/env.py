@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 from agent_gym.env import Reply
 from agent_gym.envs.hotpotqa.data import EMBEDDED, official, paragraphs, questions, read_question
 from agent_gym.envs.hotpotqa.embedded.world import get_world
-from agent_gym.envs.hotpotqa.protocols import PROTOCOLS, Browser
+from agent_gym.envs.hotpotqa.protocols import PROTOCOLS, Browser, RagenParser, first_characters
 from agent_gym.envs.hotpotqa.scoring import REWARDS, TERMS, UNANSWERED, Judge, render
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, described, whole_number
 from agent_gym.formats.react import ReActParser
 from agent_gym.protocols import prompt_file, takes_protocol
 from agent_gym.rewards import answer_format, preset_weights, tagged_answer
-from agent_gym.search import BM25Retriever, Document, Retriever
+from agent_gym.search import BM25Retriever, Hit, Retriever
 from agent_gym.search.base import TokenLimit
 from agent_gym.search.engines import ENGINES, open_retriever
 from agent_gym.search.sources import documents_of, open_documents
@@ -65,17 +65,18 @@ class HotpotQAEnv(ToolEnv):
     - `em` (weight 1): 1 if the last tagged answer of the turn is the gold answer.
     - `f1` (0): the F1 of its words. `sub_em` (0): 1 if the gold answer is a substring of it.
     - `format` (0): 1 if the turn states exactly one tagged answer and nothing after it.
-    - `response_em`, `floor`, `turn_format`, `graded_answer` (0): parts of published rewards, see scoring.py. The
-      last three are also paid when the turns run out. In ReAct a thought counts as `<think>`, an action as
-      `<tool_call>`, and `Finish[...]` as `<answer>`.
+    - `response_em`, `floor`, `turn_format`, `graded_answer`, `passing_f1` (0): parts of published rewards, see
+      scoring.py. The three in the middle are also paid when the turns run out. In ReAct a thought counts as
+      `<think>`, an action as `<tool_call>`, and `Finish[...]` as `<answer>`.
 
     Process terms, paid with the turn:
     - `new_gold`, `fact_recall` (0): share of the gold paragraphs, and of the supporting facts (sentences), that this
       turn was the first to show.
     - `repeat` (0): minus the share of this turn's calls that had been made before.
+    - `invalid` (0): -1 for a turn that a protocol refuses, since it neither searches nor answers.
 
-    `reward="agent_r1"`, `"search_r1"` or `"steppo"` sets the weights of a published formula instead of `"em"`;
-    `reward_weights` then replaces single ones.
+    `reward="agent_r1"`, `"search_r1"`, `"steppo"` or `"ragen"` sets the weights of a published formula instead of
+    `"em"`; `reward_weights` then replaces single ones.
 
     ## Episode end
     `terminated` when the policy answers, `truncated` after `max_turns` turns. `is_success` is `em` alone.
@@ -89,8 +90,8 @@ class HotpotQAEnv(ToolEnv):
     - `retriever`: "bm25" (default), the folder of an index of `corpus`, the address of a server that speaks Search-R1's
       protocol, or any object with `search(queries, k)`; the last two decide what is searched.
     - `tools`: ("search",), ("search", "lookup"), or () for none; `lookup(title)` reads the paragraph with this title.
-    - `protocol`: "search-r1", "agent-r1" or "react" plays as these do (docs/protocols.md): prompt, format, what is
-      shown of a search, and, unless they are given, turns, `top_k`, limits and reward. None by default.
+    - `protocol`: "search-r1", "agent-r1", "react" or "ragen" plays as these do (docs/protocols.md): prompt, format,
+      what is shown of a search, and, unless they are given, turns, `top_k`, limits and reward. None by default.
     - `calls`: how calls are written, "hermes" (default) or "react". `parser` takes any other format, such as
       `TagParser({"search": "query"})`.
     - `retrieve_question`: whether what a search for it finds stands before it. `top_k`: paragraphs per search.
@@ -117,9 +118,9 @@ class HotpotQAEnv(ToolEnv):
 
     reward_weights: ClassVar[Mapping[str, float]] = {
         "em": 1.0,
-        **dict.fromkeys(("f1", "sub_em", "format", *TERMS, "new_gold", "fact_recall", "repeat"), 0.0),
+        **dict.fromkeys(("f1", "sub_em", "format", *TERMS, "new_gold", "fact_recall", "repeat", "invalid"), 0.0),
     }
-    process_terms: ClassVar[frozenset[str]] = frozenset({"new_gold", "fact_recall", "repeat"})
+    process_terms: ClassVar[frozenset[str]] = frozenset({"new_gold", "fact_recall", "repeat", "invalid"})
     default_system_prompt: ClassVar[str] = SEARCH
     load_tasks = staticmethod(questions)
     turns: ClassVar[int] = 6
@@ -177,6 +178,7 @@ class HotpotQAEnv(ToolEnv):
         if calls == "react":
             parser = ReActParser({tool.name: tool.argument for tool in chosen})
         self._react = parser if isinstance(parser, ReActParser) else None
+        self._stating = parser if isinstance(parser, ReActParser | RagenParser) else None  # answers in its own words
         self._retrieves = retrieve_question
         if system_prompt is None:
             system_prompt = READ if retrieve_question else DIRECT
@@ -213,6 +215,9 @@ class HotpotQAEnv(ToolEnv):
         if self.protocol:
             mark = "?" if self.protocol.marked and not text.strip().endswith("?") else ""
             text = self.protocol.prompt.replace("{question}", text.strip() + mark)
+            self._turns, self._shown = list[str](), text
+            if self.protocol.message:
+                text = self.protocol.message(self._turns, text)
         return f"{self._passages(question.text)}\n\n{text}" if self._retrieves else text
 
     def respond(self, action: str) -> Reply:
@@ -223,8 +228,9 @@ class HotpotQAEnv(ToolEnv):
             texts = self._limit.share(texts, self._observation_tokens)
             for call, text in zip(calls, texts, strict=True):
                 call.answer = text
+            self._shown = "\n".join(texts)
             if self.inline:
-                reply.text = self._framed(action, "\n".join(texts))
+                reply.text = self._framed(action, self._shown)
             elif self._react:
                 # As the user's words: a tool's would be framed as the answer to a call of the template's own form.
                 reply.messages = [{"role": "user", "content": "\n".join(texts)}]
@@ -232,6 +238,9 @@ class HotpotQAEnv(ToolEnv):
             shown = self._found if self.protocol else [call.answer for call in calls if not call.failed]
             reply.terms |= self._judge.calls(calls, self.tools, shown)
             reply.metrics |= self._judge.metrics
+        if self.protocol and self.protocol.message and not reply.terminated:
+            self._turns.append(action)
+            reply.messages = [{"role": "user", "content": self.protocol.message(self._turns, self._shown)}]
         if not reply.terminated and self.turn + 1 == self.max_turns:
             reply.terms |= self._published(action, UNANSWERED)
         return reply
@@ -240,7 +249,8 @@ class HotpotQAEnv(ToolEnv):
         tagged = self._tagged(text)
         stated = tagged_answer(tagged)
         if stated is None and self.protocol and self.protocol.invalid:
-            return Reply(self.protocol.invalid.replace("{turn}", str(self.turn + 1)), error="no action")
+            refusal = self.protocol.invalid.replace("{turn}", str(self.turn + 1))
+            return Reply(refusal, error="no action", terms={"invalid": -1.0})
         scores = self._judge.answer(stated)
         terms = {**scores, "format": answer_format(tagged), **self._published(text, TERMS)}
         metrics = {**scores, **self._judge.metrics}
@@ -252,8 +262,9 @@ class HotpotQAEnv(ToolEnv):
             return self._react.observe(call.answer) if self._react else call.answer
         if call.failed and self.protocol.refusal:
             return self.protocol.refusal(call)
-        limit = self.protocol.max_chars or len(call.answer)
-        return call.answer if len(call.answer) <= limit else call.answer[:limit] + "..."
+        before, _, after = self.protocol.results.partition("{}")
+        before = before.replace("{query}", str(call.arguments.get(self._argument, "")))
+        return before + first_characters(call.answer, self.protocol.max_chars or len(call.answer)) + after
 
     def _framed(self, action: str, answer: str) -> str:
         """Put what the protocol writes around an answer of the world; the policy may have sampled its beginning."""
@@ -277,7 +288,7 @@ class HotpotQAEnv(ToolEnv):
             stated = "\n".join(self.parser.render("search", {self._argument: title}) for title in due)
         else:
             thought = "I can answer now."
-            stated = self._react.render_answer(answer) if self._react else f"<answer>{answer}</answer>"
+            stated = self._stating.render_answer(answer) if self._stating else f"<answer>{answer}</answer>"
         if self.protocol:
             turn = self.protocol.turn.replace("{turn}", str(self.turn + 1)).replace("{}", stated)
             # A turn that the world answers inside ends with its stop string.
@@ -286,7 +297,7 @@ class HotpotQAEnv(ToolEnv):
         return f"Thought: {thought}\n{stated}" if self._react else stated
 
     def _tagged(self, text: str) -> str:
-        return self._react.tagged(text) if self._react else text
+        return self._stating.tagged(text) if self._stating else text
 
     def _published(self, text: str, names: Iterable[str]) -> dict[str, float]:
         # Templates of thinking models begin each turn with <think>, and Agent-R1 looks for it.
@@ -312,13 +323,13 @@ class HotpotQAEnv(ToolEnv):
     def _lookup(self, titles: Sequence[str]) -> list[ToolResult]:
         results = []
         for title, found in zip(titles, self._find(titles, _CANDIDATES), strict=True):
-            exact = [document for document in found if same_text(document.title) == same_text(title)]
+            exact = [hit for hit in found if same_text(hit.document.title) == same_text(title)]
             problem = f"Error: no paragraph has the title {title[:80]!r}"
             results.append(ToolResult(self._write(exact[:1]) if exact else problem, error=not exact))
         return results
 
-    def _find(self, queries: Sequence[str], k: int) -> list[list[Document]]:
-        return [[hit.document for hit in hits] for hits in self._engine().search(queries, k)]
+    def _find(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        return self._engine().search(queries, k)
 
     def _engine(self) -> Retriever:
         """Return the engine that searches for this task; nothing is read or indexed before the first search."""
@@ -334,6 +345,6 @@ class HotpotQAEnv(ToolEnv):
         # A task that was handed in brings its own paragraphs.
         return ENGINES.get(("task", id(task)), lambda: BM25Retriever(paragraphs([task])), task)
 
-    def _write(self, documents: Sequence[Document]) -> str:
-        self._found.append(render(documents, self._limit, self._passage_tokens))
-        return self._found[-1] if self.protocol is None else self.protocol.passages(documents)
+    def _write(self, hits: Sequence[Hit]) -> str:
+        self._found.append(render([hit.document for hit in hits], self._limit, self._passage_tokens))
+        return self._found[-1] if self.protocol is None else self.protocol.passages(hits)

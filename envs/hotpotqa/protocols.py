@@ -1,22 +1,30 @@
-"""Protocols of questions and a search engine: Search-R1, Agent-R1, ReAct. The numbers are exact match in percent."""
+"""Protocols of questions and a search engine: Search-R1, Agent-R1, ReAct, RAGEN-2.
+
+The numbers are exact match in percent.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from agent_gym.formats import ragen
 from agent_gym.formats.react import ReActParser
 from agent_gym.formats.tags import TagParser
 from agent_gym.protocols import Protocol, prompt_file
-from agent_gym.search import Document
+from agent_gym.search import Hit
 from agent_gym.tools import FirstCallParser, TextTool, ToolCall, ToolResult, same_text
 
-Find = Callable[[Sequence[str], int], list[list[Document]]]  # queries and k to documents per query
-Write = Callable[[Sequence[Document]], str]
+Find = Callable[[Sequence[str], int], list[list[Hit]]]  # queries and k to what is found per query
+Write = Callable[[Sequence[Hit]], str]
 
 _IDS = ("AgentR1/HotpotQA-v0", "AgentR1/HotpotQA-FullWiki-v0", "AgentR1/MultiHopQA-v0")
+_ACTION = re.compile(r"^[ \t]*action[ \t]*\d*[ \t]*:", re.IGNORECASE | re.MULTILINE)
+_CHOICE = "Available actions: search[<query>], finish[<answer>]"
 _FORM = {"tools": ("search",), "calls": "hermes", "system_prompt": ""}
 
 
@@ -26,9 +34,11 @@ class SearchProtocol(Protocol):
 
     prompt: str  # the user's first message, around {question}
     marked: bool = False  # whether a question without a question mark gets one
-    passages: Callable[[Sequence[Document]], str]  # what a search writes
+    passages: Callable[[Sequence[Hit]], str]  # what a search writes
+    results: str = "{}"  # around that; {query} is what was searched for
     max_chars: int | None = None  # of it; the rest is cut off
     frame: str | None = None  # around an answer inside the policy's own turn, which {turn} numbers; None for messages
+    message: Callable[[Sequence[str], str], str] | None = None  # of the turns so far, and of what is shown last
     invalid: str = ""  # the answer to a turn without an action; "" if such a turn is the answer to the question
     refusal: Callable[[ToolCall], str] | None = None  # the answer to a call that cannot run
     browses: bool = False  # whether `search` opens an article and `lookup` reads on in it (`Browser`)
@@ -52,7 +62,12 @@ class NumberedReActParser(ReActParser):
     stop = ("\nObservation",)
 
     def parse(self, text: str) -> list[ToolCall]:
-        return super().parse(text)[:1]
+        calls = super().parse(text)[:1]
+        for call in calls:
+            if call.error or call.name not in self.arguments:
+                written = _ACTION.split(text.partition("\nObservation")[0], maxsplit=1)[-1].strip()
+                call.error = f"Invalid action: {written[:1].lower()}{written[1:]}"
+        return calls
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
         return super().render(name, arguments).removeprefix("Action: ")
@@ -83,11 +98,11 @@ class Browser:
 
     def open(self, entity: str) -> ToolResult:
         found = self._find([entity], 10)[0]
-        exact = [document for document in found if same_text(document.title) == same_text(entity)]
+        exact = [hit for hit in found if same_text(hit.document.title) == same_text(entity)]
         if not exact:
-            return ToolResult(f"Could not find {entity}. Similar: {[document.title for document in found[:5]]}.")
+            return ToolResult(f"Could not find {entity}. Similar: {[hit.document.title for hit in found[:5]]}.")
         self.begin()
-        self.text = exact[0].text
+        self.text = exact[0].document.text
         return ToolResult(self._write(exact[:1]))
 
     def read_on(self, keyword: str) -> ToolResult:
@@ -95,7 +110,7 @@ class Browser:
             hits = [sentence for sentence in sentences_of(self.text) if keyword.lower() in sentence.lower()]
             self.keyword = keyword
             self.results = [f"(Result {n} / {len(hits)}) {hit}" for n, hit in enumerate(hits, 1)]
-        return ToolResult(self.results.pop(0) if self.results else "No more results.")
+        return ToolResult(self.results.pop(0) if self.results else "No more results.\n")
 
 
 def sentences_of(text: str) -> list[str]:
@@ -104,22 +119,71 @@ def sentences_of(text: str) -> list[str]:
     return [part.strip() + "." for line in paragraphs for part in line.split(". ") if part.strip()]
 
 
-def _docs(documents: Sequence[Document]) -> str:
-    return "\n".join(f'Doc {n}(Title: "{one.title}") {one.text}' for n, one in enumerate(documents, 1)).strip()
+class RagenParser(TagParser):
+    """`<answer>search[query]</answer>`, or `<answer>finish[...]</answer>`; another action states itself."""
+
+    def __init__(self) -> None:
+        super().__init__({"search": "query"}, stop=())
+
+    def parse(self, text: str) -> list[ToolCall]:
+        query = _between(ragen.action_of(text), "search[")
+        return [] if query is None else [ToolCall("search", {"query": query})]
+
+    def render(self, name: str, arguments: Mapping[str, Any]) -> str:
+        return f"<answer>{name}[{arguments['query']}]</answer>"
+
+    def render_answer(self, text: str) -> str:
+        return f"<answer>finish[{text}]</answer>"
+
+    def tagged(self, text: str) -> str:
+        """Return a turn as nothing but the tagged answer that it states, if it states one."""
+        action = ragen.action_of(text)
+        stated = _between(action, "finish[")
+        return f"<answer>{action if stated is None else stated}</answer>" if action else ""
 
 
-def _json(documents: Sequence[Document]) -> str:
-    return json.dumps({"results": [f"{document.title} {document.text}" for document in documents]})
+def _between(action: str, start: str) -> str | None:
+    return action[len(start) : -1] if action.startswith(start) and action.endswith("]") else None
 
 
-def _article(documents: Sequence[Document]) -> str:
-    return " ".join(sentences_of(documents[0].text)[:5])
+def _docs(hits: Sequence[Hit]) -> str:
+    found = [hit.document for hit in hits]
+    return "\n".join(f'Doc {n}(Title: "{one.title}") {one.text}' for n, one in enumerate(found, 1)).strip()
+
+
+def _json(hits: Sequence[Hit]) -> str:
+    return json.dumps({"results": [f"{document.title} {document.text}" for document, _ in hits]})
+
+
+def _article(hits: Sequence[Hit]) -> str:
+    return " ".join(sentences_of(hits[0].document.text)[:5])
+
+
+def _scored(hits: Sequence[Hit]) -> str:
+    if not hits:
+        return "No relevant documents found for the query."
+    # The contents of its corpus, wiki-18, are a title in quotes, and the text on the next line.
+    found = [(f'"{document.title}"\n{document.text}', score) for document, score in hits]
+    return "\n\n".join(
+        f"[Document {n}] (ID: doc_{n}, Score: {score:.3f})\n{first_characters(text, 800)}"
+        for n, (text, score) in enumerate(found, 1)
+    )
+
+
+def first_characters(text: str, limit: int) -> str:
+    """Return the text, or its first `limit` characters and "..."."""
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
+def _react_refusal(call: ToolCall) -> str:
+    text = call.error or call.answer
+    return "Nice thought." if text.startswith("Invalid action: think[") and text.endswith("]") else text
 
 
 def _agent_r1_refusal(call: ToolCall) -> str:
     if call.error is None:
         return "Error: Invalid tool arguments" if call.name == "search" else "Error: ToolNotFoundError"
-    return "Error: JSONDecodeError" if "JSON" in call.error else "Error: No tool name"
+    return "Error: JSONDecodeError" if "not valid JSON" in call.error else "Error: No tool name"
 
 
 PROTOCOLS: Mapping[str, SearchProtocol] = {
@@ -179,7 +243,28 @@ PROTOCOLS: Mapping[str, SearchProtocol] = {
         prompt=prompt_file(__file__, "react.txt"),
         passages=_article,
         frame="\nObservation {turn}: {}\n",
-        invalid="\nObservation {turn}: Invalid action.\n",
+        invalid="\nObservation {turn}: Invalid action: \n",
+        refusal=_react_refusal,
         browses=True,
+    ),
+    "ragen": SearchProtocol(
+        source="RAGEN-2 (arXiv:2604.06268; mll-lab-nu/RAGEN of 2026: envs.yaml, search/env.py, ctx_manager.py)",
+        ids=_IDS,
+        fixed={**_FORM, "parser": RagenParser(), "system_prompt": ragen.PERSONA + prompt_file(__file__, "ragen.txt")},
+        budgets={
+            "max_turns": 5,
+            "top_k": 5,
+            "max_passage_tokens": 4096,
+            "max_observation_tokens": 8192,
+            "reward": "ragen",
+        },
+        rollout={"max_turn_tokens": 400, "max_tokens": 5000},
+        turn="<think>I go on step by step.</think>{}",
+        prompt=f"Question: {{question}}\n{_CHOICE}",
+        passages=_scored,
+        max_chars=4000,
+        results=f"Search results for '{{query}}':\n{{}}\n\n{_CHOICE}",
+        message=partial(ragen.message, actions=10, words=300),
+        invalid="No action.",
     ),
 }

@@ -1,6 +1,6 @@
 """What a policy reads of what is found, and what an episode is worth: its answer, and what its turns showed.
 
-Three papers' rewards are named terms, next to the clean default:
+Four papers' rewards are named terms, next to the clean default:
 
 | `reward=` | formula | of |
 |---|---|---|
@@ -8,6 +8,7 @@ Three papers' rewards are named terms, next to the clean default:
 | `"search_r1"` | the same | Search-R1 (arXiv:2503.09516), `qa_em.py` |
 | `"steppo"` | EM of the last tagged answer, of the whole turn where it has none | StepPO, `reward_fn.py` |
 | `"agent_r1"` | `floor` + `turn_format` + `graded_answer` | Agent-R1 (arXiv:2511.14460), `qa_em_and_format.py` |
+| `"ragen"` | `passing_f1` + 0.1 * `invalid` | RAGEN-2 (arXiv:2604.06268), `search/reward.py` |
 
 Agent-R1's lies between -1 and 1. It is kept with its oddities, because a comparison needs them: good form without any
 search earns -0.5; two well-formed calls earn 0 before anything is answered, which cannot be lost again; "right" means
@@ -21,7 +22,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from agent_gym.envs.hotpotqa.data import Question
-from agent_gym.rewards import exact_match, f1_score, sub_exact_match
+from agent_gym.formats.ragen import PENALTY
+from agent_gym.rewards import exact_match, f1_score, sub_exact_match, tagged_answer
 from agent_gym.search import Document
 from agent_gym.search.base import TokenLimit
 from agent_gym.tools import ToolCall, same_text
@@ -94,6 +96,7 @@ REWARDS: dict[str, Mapping[str, float]] = {
     "search_r1": {"em": 1.0},
     "steppo": {"response_em": 1.0},
     "agent_r1": {"floor": 1.0, "turn_format": 1.0, "graded_answer": 1.0},
+    "ragen": {"passing_f1": 1.0, "invalid": PENALTY},
 }
 """Name of a reward to the weights of its terms; all other terms weigh nothing."""
 
@@ -150,11 +153,19 @@ def graded_answer(turns: Sequence[str], golds: Sequence[str]) -> float:
     return 0.2 * any(sub_exact_match(last, gold) for gold in golds)
 
 
+def passing_f1(turns: Sequence[str], golds: Sequence[str], least: float = 0.3) -> float:
+    """RAGEN-2's outcome of an answered episode: the F1 of the last turn's answer, 0 below `least`, 1 for EM."""
+    given = tagged_answer(turns[-1])
+    f1 = max(max(f1_score(given, gold)[0], exact_match(given, gold)) for gold in golds)
+    return f1 if f1 >= least else 0.0
+
+
 TERMS: dict[str, Callable[[Sequence[str], Sequence[str]], float]] = {
     "response_em": response_em,
     "floor": lambda turns, golds: -1.0,  # Agent-R1: every episode starts there
     "turn_format": turn_format,
     "graded_answer": graded_answer,
+    "passing_f1": passing_f1,
 }
 """Parts of published rewards by name: functions of the policy's turns and the gold answers."""
 UNANSWERED = ("floor", "turn_format", "graded_answer")  # those that also score an episode that ran out of turns

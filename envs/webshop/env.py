@@ -81,8 +81,8 @@ class WebShopEnv(ToolEnv):
     ## Arguments
     - `data`: "embedded" (default) or "embedded-easy", a folder with the official files, their file of products
       (`items_shuffle.json` or `items_shuffle_1000.json`), or a folder that `agent-gym prepare webshop` made of them.
-    - `protocol`: "verl-agent" plays as it does (docs/protocols.md): a prompt of its own for each turn, form of actions,
-      and, unless they are given, turns and weights of the reward. None by default.
+    - `protocol`: "verl-agent" or "ragen" plays as these do (docs/protocols.md): what a turn is answered, form of
+      actions, and, unless they are given, turns and weights of the reward. None by default.
     - `difficulty`: 1 to 5, of generated shops. 1: "embedded-easy"; 2: hardly any product is like another, and people
       use the catalogue's words; 3: "embedded"; 4, 5: up to 10 products that differ in one attribute, more options.
     - `goals`: "human" (default), or "synthetic", those of upstream's program.
@@ -197,8 +197,10 @@ class WebShopEnv(ToolEnv):
             reply.text = "\n".join(call.answer for call in reply.tool_calls)
         if self.protocol:
             reply.terms["invalid"] = -float(not self.protocol.well_formed(action))
-            self._steps.append((self._now, self.protocol.action(action)))
+            self._steps.append((self._now, self.protocol.kept(action)))
             self._now = observe(self.session, self._mode)
+            if not (self.protocol.rebuilds or reply.terminated):
+                reply.messages = [{"role": "user", "content": self._prompt()}]
         return reply
 
     def _prompt(self) -> str:
@@ -225,7 +227,7 @@ class WebShopEnv(ToolEnv):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         page, info = super().reset(seed=seed, options=options)
-        info |= {"rebuilds": True} if self.protocol else {}
+        info |= {"rebuilds": True} if self.protocol and self.protocol.rebuilds else {}
         return page, {**info, "available_actions": self.available_actions()}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -246,6 +248,8 @@ class WebShopEnv(ToolEnv):
         return {"has_search_bar": self.session.page == "index", "clickables": list(self.session.clickables())}
 
     def situation(self) -> list[Message]:
+        if self.protocol and not self.protocol.rebuilds:
+            return super().situation()
         if self.protocol:
             return self.behind_system_prompt(self._prompt())
         history = "\n".join(f"{n}. {action}" for n, action in enumerate(self._taken, 1))

@@ -32,6 +32,7 @@ SPLIT_SIZES = {"train": 3_553, "valid_seen": 140, "valid_unseen": 134}
 SMALL_SPLIT_SIZES = {"train": 30_000, "valid_seen": 3_000, "valid_unseen": 3_000}
 """Of small rooms, for which there is no official number: a policy that starts from nothing needs many short games."""
 
+_SHARES = {"train": 8, "valid_seen": 1, "valid_unseen": 1}  # of what can be asked for, a split's own
 _COPIES = (1, 2, 2, 3)
 _LONGEST = 20  # commands; the expert needs fewer
 _SENTENCES = {
@@ -90,6 +91,8 @@ def generate(split: str, index: int, grammar: str = "current", receptacles: int 
         if receptacles is not None:
             plan = rooms.corner(plan, receptacles, rng)
         wanted = _choose(task_type, plan, rng)
+        if wanted and _owner(task_type, plan, wanted, small=receptacles is not None) not in (split, None):
+            wanted = None
     setting = _scatter(task_type, plan, *wanted, receptacles is None, rng)
     words = {"thing": setting.thing.lower(), "place": setting.place.lower(), "lamp": rooms.LAMP.lower()}
     file = {
@@ -111,6 +114,18 @@ def _draw_plan(task_type: str, unseen: bool, rng: random.Random) -> int:
     else:
         room = rng.choice(rooms.ROOMS)
     return rng.choice(rooms.plan_numbers(room, unseen=unseen))
+
+
+def _owner(task_type: str, plan: rooms.FloorPlan, wanted: tuple[str, str], *, small: bool) -> str | None:
+    """Return the split that alone may ask for this in a room with such furniture, None if all that draw it may.
+
+    Without this an opening of `valid_seen` would often be one of training, and so would, in small rooms, which look
+    alike, one of `valid_unseen`: what the expert did there would then often win here.
+    """
+    if not small and plan.number in rooms.plan_numbers(plan.room, unseen=True):
+        return None  # no other split has these rooms
+    key = "/".join([task_type, *wanted, *sorted(plan.receptacles.values())])
+    return random.Random(f"alfworld/owner/{key}").choices([*_SHARES], [*_SHARES.values()])[0]
 
 
 def _choose(task_type: str, plan: rooms.FloorPlan, rng: random.Random) -> tuple[str, str] | None:
