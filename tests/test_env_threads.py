@@ -202,7 +202,7 @@ def test_a_silent_environment_is_named_on_stderr(
     tokenizer: Any, processes: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("agent_gym.rollout.runner.SILENCE_S", 0.4)
-    specs = [EpisodeSpec("Toy/Waiting-v0", {"seconds": 2.5, "tasks": (1, 2)}, seed=9, index=i) for i in range(4)]
+    specs = [EpisodeSpec("Toy/Waiting-v0", {"seconds": 1.5, "tasks": (1, 2)}, seed=9, index=i) for i in range(4)]
     roll(tokenizer, specs, lambda episode: "stop", env_processes=processes)
     lines = [line for line in capsys.readouterr().err.splitlines() if "has not answered" in line]
     wanted = (
