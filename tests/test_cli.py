@@ -186,10 +186,10 @@ def test_eval_plays_the_data_there_is(tmp_path: Path, capsys: Any) -> None:
 
 
 @pytest.mark.vllm
-def test_eval_with_vllm(tiny_model: str, capsys: Any) -> None:
+def test_eval_with_vllm(tiny_model: str, capfd: Any) -> None:
     limits = ["--episodes", "4", "--max_turn_tokens", "8", "--max_tokens", "1024"]
     assert main(["eval", ENV_ID, "--model", tiny_model, "--engine", "vllm", *limits]) == 0
-    printed = capsys.readouterr().out
+    printed = capfd.readouterr().out
     assert "95% interval" in printed and ": 4 tasks" in printed
 
 
