@@ -35,7 +35,8 @@ case ${1:-} in
     shift
     exec "$bin/python" -m pytest -m "slow and not gpu and not network" "$@"
     ;;
-  # Tests of one file share what they have started (an engine, a server), so that they stay together.
-  '') exec "$bin/python" -m pytest -n 2 --dist loadfile ;;
+  # Tests of one file share what they have started (an engine, a server), so that they stay together. The files come in
+  # the order of tests/conftest.py.
+  '') exec "$bin/python" -m pytest -n 2 --dist loadfile --no-loadscope-reorder ;;
   *) exec "$bin/python" -m pytest "$@" ;;
 esac

@@ -48,6 +48,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("vLLM is not installed")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let files with engines and ranks come first: a long one at the end would leave a core without work."""
+    engines = {item.path for item in items if item.get_closest_marker("vllm")}
+    ranks = {item.path for item in items if hasattr(getattr(item, "module", None), "in_ranks")}
+    items.sort(key=lambda item: item.path not in engines | ranks)
+
+
 @pytest.fixture(scope="session")
 def gsm8k_folder() -> Path:
     """The folder with the real GSM8K rows, `test.jsonl` and `train.jsonl`."""

@@ -186,11 +186,11 @@ def test_eval_plays_the_data_there_is(tmp_path: Path, capsys: Any) -> None:
 
 
 @pytest.mark.vllm
-def test_eval_with_vllm(tiny_model: str) -> None:
-    pytest.importorskip("vllm")
+def test_eval_with_vllm(tiny_model: str, capfd: Any) -> None:
     limits = ["--episodes", "4", "--max_turn_tokens", "8", "--max_tokens", "1024"]
-    done = command("eval", ENV_ID, "--model", tiny_model, "--engine", "vllm", *limits)
-    assert "95% interval" in done.stdout and ": 4 tasks" in done.stdout
+    assert main(["eval", ENV_ID, "--model", tiny_model, "--engine", "vllm", *limits]) == 0
+    printed = capfd.readouterr().out
+    assert "95% interval" in printed and ": 4 tasks" in printed
 
 
 def test_a_measure_that_no_environment_has_is_named_behind_the_report(tiny_model: str, capsys: Any) -> None:

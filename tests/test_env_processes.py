@@ -95,11 +95,13 @@ def test_a_process_that_hangs_is_killed(tokenizer: Any) -> None:
 def test_ctrl_c_ends_a_process_that_hangs(tokenizer: Any) -> None:
     """Also where no time limit is set, and although its thread waits for it."""
     seen: list[int] = []
+    coming: list[threading.Timer] = []
 
     def act(episode: Any) -> str:
-        seen.append(episode.env.process.pid)
-        if len(seen) == 4:  # in the thread of the environment; the first turn of all
-            threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+        seen.append(episode.env.process.pid)  # in the thread of the environment
+        if len(set(seen)) == 2 and not coming:  # a process that hangs answers none of its environments
+            coming.append(threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT)))
+            coming[0].start()
         return expert(episode)
 
     main = threading.main_thread().ident

@@ -202,7 +202,7 @@ def test_a_silent_environment_is_named_on_stderr(
     tokenizer: Any, processes: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("agent_gym.rollout.runner.SILENCE_S", 0.4)
-    specs = [EpisodeSpec("Toy/Waiting-v0", {"seconds": 2.5, "tasks": (1, 2)}, seed=9, index=i) for i in range(4)]
+    specs = [EpisodeSpec("Toy/Waiting-v0", {"seconds": 1.5, "tasks": (1, 2)}, seed=9, index=i) for i in range(4)]
     roll(tokenizer, specs, lambda episode: "stop", env_processes=processes)
     lines = [line for line in capsys.readouterr().err.splitlines() if "has not answered" in line]
     wanted = (
@@ -260,7 +260,8 @@ def test_a_system_with_few_threads_plays_fewer_episodes_at_once(
         roll(tokenizer, counting(1))
 
 
-def test_ten_thousand_short_episodes(tokenizer: Any) -> None:
+@pytest.mark.parametrize("n", [600, pytest.param(2_500, marks=pytest.mark.slow)])
+def test_thousands_of_short_episodes(tokenizer: Any, n: int) -> None:
     """No wake-up is lost: a thread whose next call was dropped would wait for ever."""
     before = set(threading.enumerate())
     faulthandler.dump_traceback_later(240, exit=True, file=sys.__stderr__)
@@ -268,7 +269,6 @@ def test_ten_thousand_short_episodes(tokenizer: Any) -> None:
         runner = Runner(SlowWriter(lambda episode: "x", lambda text: [2]), tokenizer, Budget(max_turns=1), workers=4)
         for live in (512, 512, 96, 7):
             runner.max_live = live
-            n = 10_000 // 4
             specs = [EpisodeSpec("Toy/Counting-v0", seed=i, index=i % 50) for i in range(n)]
             ended: list[Any] = []
             episodes = runner.run(specs, on_end=ended.append)

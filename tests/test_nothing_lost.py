@@ -51,7 +51,7 @@ def indexes(path: Path) -> list[int]:
 
 def test_a_killed_process(tokens: list[str], tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    run = words(path, 400, tokens)
+    run = words(path, 200, tokens)
     process = subprocess.Popen([sys.executable, "-m", "agent_gym", *run], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while not path.exists() or path.stat().st_size < 20_000:
@@ -62,7 +62,7 @@ def test_a_killed_process(tokens: list[str], tmp_path: Path) -> None:
     there = list(read_trajectories(path, left_out=print))
     assert len(there) >= 3 and all(record["success"] for record in there)
     assert main([*run, "--resume"]) == 0
-    assert indexes(path) == list(range(400))
+    assert indexes(path) == list(range(200))
 
 
 # The endpoint.

@@ -98,12 +98,12 @@ def test_requests_that_are_evicted_from_a_full_cache_come_back_unchanged(
     path: Path, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
-    # 512 bytes a token (2 layers, key and value, 32 floats): room for 2048 tokens, while the requests want 9600.
+    # 512 bytes a token (2 layers, key and value, 32 floats): room for 2048 tokens, while the requests want 3520.
     with closing(VLLMPolicy(path, [511], context=512, kv_cache_gib=1 / 1024)) as small:
-        requests = [Request(i, [5 + i] * 100, SamplingParams(200, seed=i)) for i in range(32)]
+        requests = [Request(i, [5 + i] * 100, SamplingParams(60, seed=i)) for i in range(22)]
         finished = run(small, requests)
         assert largest_difference(model, requests, finished) <= TOLERANCE
-        assert len(finished) == 32
+        assert len(finished) == 22
         load = small.take_load()
         assert 0.9 < load["perf/kv_cache"] <= 1.0 and load["perf/preemptions"] >= 1
         assert small.take_load() == {"perf/kv_cache": 0.0, "perf/preemptions": 0.0}
@@ -121,9 +121,9 @@ def policy(path: Path) -> Iterator[VLLMPolicy]:
 def test_it_draws_the_tokens_that_the_transformers_engine_draws(policy: VLLMPolicy, model: Any) -> None:
     # Also with prompts that are longer than one prefill: vLLM on a CPU crashes when it prefills them in parts.
     requests = make_requests(32, temperature=0.9)
-    requests += [Request(100 + i, [3 + i] * 1900, SamplingParams(4, seed=i)) for i in range(6)]
+    requests += [Request(100 + i, [3 + i] * 1900, SamplingParams(4, seed=i)) for i in range(3)]
     here, there = run(policy, requests), run(TransformersPolicy(model, [EOS], PAD), requests)
-    assert sum(here[i].token_ids == there[i].token_ids for i in here) >= 37
+    assert sum(here[i].token_ids == there[i].token_ids for i in here) >= 34
 
 
 def test_nothing_is_compiled(policy: VLLMPolicy) -> None:

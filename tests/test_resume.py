@@ -14,6 +14,7 @@ import resource
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -208,8 +209,8 @@ def test_old_checkpoints_go_and_the_best_one_stays(tmp_path: Path) -> None:
 # A full disk.
 
 
-def run_until_full(folder: str, step: int, room: int) -> str:
-    """Let no file of process 0 grow beyond `room` bytes from a step on, and return what the run ended with here."""
+def ends_with_full_disk(make: Callable[[Callable[[], None]], Any], room: int) -> str:
+    """Train what is made with a function by which no file of process 0 grows beyond `room` bytes; return the error."""
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 
     def fill() -> None:
@@ -217,12 +218,16 @@ def run_until_full(folder: str, step: int, room: int) -> str:
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
 
     try:
-        build(folder, FAULTS, [AtStep(step, fill)]).train()
+        make(fill).train()
     except RolloutError as error:
         return str(error)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     return ""
+
+
+def run_until_full(folder: str, step: int, room: int) -> str:
+    return ends_with_full_disk(lambda fill: build(folder, FAULTS, [AtStep(step, fill)]), room)
 
 
 @pytest.mark.slow

@@ -270,25 +270,16 @@ def rows_of(batch: Any) -> set[tuple[int, ...]]:
     return {tuple(batch["input_ids"][row, :n].tolist()) for row, n in enumerate(lengths)}
 
 
-def test_starpo_s_trains_on_the_groups_of_largest_spread(tmp_path: Path) -> None:
-    options = {"max_steps": 2, "keep_groups": 0.5, "per_device_train_batch_size": 24}
+@pytest.mark.parametrize("rule", [{"keep_groups": 0.5}, {"keep_variance": 0.7}], ids=["StarPO-S", "SNR"])
+def test_a_filter_trains_on_the_groups_of_largest_spread_or_that_hold_the_variance(tmp_path: Path, rule: Any) -> None:
+    options = {"max_steps": 2, **rule, "per_device_train_batch_size": 24}
     trainer, batches, episodes = trained(tmp_path, policy=Parrot([0, 3, 6, 9, 12]), **options)
     for i, batch in enumerate(batches):
         rollout = episodes[24 * i : 24 * (i + 1)]
         rewards = {g: [e.reward for e in rollout if e.spec.group == g] for g in range(6)}
         best = sorted(rewards, key=lambda g: -statistics.stdev(rewards[g]))[:3]
-        expected = {tuple(e.rows[0].token_ids[: e.steps[-1].stop]) for e in rollout if e.spec.group in best}
-        assert rows_of(batch) == expected
-    assert logged(trainer, "rollout/groups_kept") == [0.5, 0.5]
-
-
-def test_the_snr_filter_trains_on_the_groups_that_hold_the_variance(tmp_path: Path) -> None:
-    options = {"max_steps": 2, "keep_variance": 0.7, "per_device_train_batch_size": 24}
-    trainer, batches, episodes = trained(tmp_path, policy=Parrot([0, 3, 6, 9, 12]), **options)
-    for i, batch in enumerate(batches):
-        rollout = episodes[24 * i : 24 * (i + 1)]
-        rewards = {g: [e.reward for e in rollout if e.spec.group == g] for g in range(6)}
-        best = keep_variance(rewards, 0.7, dict.fromkeys(rewards, 0))
+        if "keep_variance" in rule:
+            best = keep_variance(rewards, 0.7, dict.fromkeys(rewards, 0))
         assert 1 <= len(best) < 6 and logged(trainer, "rollout/groups_kept")[i] == pytest.approx(len(best) / 6)
         expected = {tuple(e.rows[0].token_ids[: e.steps[-1].stop]) for e in rollout if e.spec.group in best}
         assert rows_of(batch) == expected

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import resource
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,14 @@ import pytest
 
 pytest.importorskip("trl")
 
-import torch  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
-from test_resume import AtStep  # noqa: E402
+from test_resume import AtStep, ends_with_full_disk  # noqa: E402
 from test_sharding import Recorder  # noqa: E402
 from torch.distributed.checkpoint import FileSystemWriter  # noqa: E402
 from trainer_tools import distance, in_ranks, make_trainer, model_folder  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
 
 from agent_gym.doctor.ranks import shard  # noqa: E402
-from agent_gym.errors import RolloutError  # noqa: E402
 from agent_gym.trainers.engine import named_weights  # noqa: E402
 from agent_gym.trainers.export_model import export_model, find_checkpoint  # noqa: E402
 
@@ -72,21 +69,9 @@ def ranked(folder: str, model: dict[bool, str], names: list[str]) -> dict[str, l
 def full(folder: str, model: str) -> str:
     """Train while the disk of process 0 is full from the third step on; return what the run ended with."""
     shard("fsdp2", Path(folder), on_cpu=True)
-    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-
-    def fill() -> None:
-        if torch.distributed.get_rank() == 0:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-
-    saving = {"save_strategy": "steps", "save_steps": 1, "max_steps": 6}
-    trainer = make_trainer(folder, model=model, policy=Recorder(), callbacks=[AtStep(3, fill)], **saving)
-    try:
-        trainer.train()
-    except RolloutError as error:
-        return str(error)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    return ""
+    options: dict[str, Any] = {"save_strategy": "steps", "save_steps": 1, "max_steps": 6}
+    options |= {"model": model, "policy": Recorder()}
+    return ends_with_full_disk(lambda fill: make_trainer(folder, callbacks=[AtStep(3, fill)], **options), 100_000)
 
 
 @pytest.mark.slow

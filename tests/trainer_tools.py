@@ -19,8 +19,10 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest import mock
 
 import gymnasium
 import numpy as np
@@ -300,18 +302,26 @@ def ready_to_die() -> None:
     time.sleep(600)
 
 
+@functools.cache
+def _server() -> Any:
+    """A fork server that is not that of the environments, which knows no trainer: each rank would import them again."""
+    server = forkserver.ForkServer()
+    server.set_forkserver_preload(["agent_gym.trainers.grpo", "transformers.models.qwen3.modeling_qwen3"])
+    return server
+
+
 @contextlib.contextmanager
 def _ranks(folder: str, processes: int, function: Callable[..., Any], arguments: Any) -> Iterator[list[Any]]:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["agent_gym.trainers.grpo", "transformers.models.qwen3.modeling_qwen3"])
     port = free_port()
     ranks = [
         context.Process(target=_rank, args=(folder, rank, processes, port, function, arguments))
         for rank in range(processes)
     ]
     try:
-        for process in ranks:
-            process.start()
+        with mock.patch.object(forkserver, "connect_to_new_process", _server().connect_to_new_process):
+            for process in ranks:
+                process.start()
         yield ranks
     finally:
         for process in ranks:
