@@ -23,7 +23,7 @@ from transformers import TrainerCallback
 
 from agent_gym.policies.ranks import gather, gather_items
 from agent_gym.trainers.batch import WORLD, TrainingEpisode, TrainingRow, collate
-from agent_gym.trainers.probes import reading
+from agent_gym.trainers.shortcuts import reading
 
 PROMPTS, RESPONSES = 8, 4
 """Most prompts of a measurement, and most responses to each: the paper has 8 prompts (section 4.1), with 16 to each."""

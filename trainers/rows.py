@@ -25,7 +25,6 @@ from agent_gym.rollout import derive_seed
 from agent_gym.trainers.batch import Batch, Layout, micro_batches, packed, padded, shared, take
 from agent_gym.trainers.checkpoints import WholeCheckpoints
 from agent_gym.trainers.config import AgentGRPOConfig
-from agent_gym.trainers.frozen import fits, once, reading_only
 from agent_gym.trainers.losses import (
     RunningMeans,
     cispo_loss,
@@ -35,8 +34,8 @@ from agent_gym.trainers.losses import (
     mismatch_kl,
     probability_ratio,
 )
-from agent_gym.trainers.probes import can_share, check_packing, skippable_layers
-from agent_gym.trainers.utilisation import UpdateMeter
+from agent_gym.trainers.metrics import UpdateMeter
+from agent_gym.trainers.shortcuts import can_share, check_packing, fits, once, reading_only, skippable_layers
 
 _STEPS = "micro_steps"  # in the trainer's state, which checkpoints keep
 
@@ -74,7 +73,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         self._generated: Batch = {}
         self._generated_in = -1  # number of the rollout
         self.shares_openings = False  # until the model has shown before the first rollout that it can
-        self.frozen: list[Any] = []  # layers that the updates on a rollout need not run again (frozen.py)
+        self.frozen: list[Any] = []  # layers that the updates on a rollout need not run again (shortcuts.py)
         self._micro_step = 0  # within the optimizer step
         self._share = 1.0  # of the minibatch's tokens in the present piece
         self._means = RunningMeans()

@@ -43,7 +43,7 @@ from agent_gym.trainers.batch import WORLD, Batch, Hint, TrainingEpisode, Traini
 from agent_gym.trainers.credit import Estimate, Timeline
 from agent_gym.trainers.estimators.groups import returns_to_go
 from agent_gym.trainers.losses import CLAMP
-from agent_gym.trainers.probes import reading
+from agent_gym.trainers.shortcuts import reading
 
 HintWriter = Callable[[Episode], str]
 """Writes what the teacher of a finished episode reads besides: anything, also what became of it."""
