@@ -122,5 +122,4 @@ class InputDependenceCallback(TrainerCallback):
             return
         started, trainer = time.perf_counter(), self._trainer
         found = probe(trainer, gather_items(first_turns(trainer._generated)))
-        for name, value in (found | {"time/probe": time.perf_counter() - started}).items():
-            trainer._metrics["train"][name].append(value)
+        trainer.record(found | {"time/probe": time.perf_counter() - started})

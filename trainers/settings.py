@@ -256,19 +256,15 @@ class AgentSettings:
         for name in ("gamma", "lam", "step_gamma", "step_lam", "teacher_gamma"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be from 0 to 1")
-        if not 0.0 < self.keep_groups <= 1.0:
-            raise ConfigError(f"keep_groups is {self.keep_groups}; it must be above 0 and at most 1")
-        if self.keep_variance is not None and not 0.0 < self.keep_variance <= 1.0:
-            raise ConfigError(
-                f"keep_variance is {self.keep_variance}; it must be above 0 and at most 1, or None to keep all groups"
-            )
+        for name, otherwise in (("keep_groups", ""), ("keep_variance", ", or None to keep all"), ("sft_share", "")):
+            value = getattr(self, name)
+            if value is not None and not 0.0 < value <= 1.0:
+                raise ConfigError(f"{name} is {value}; it must be above 0 and at most 1{otherwise}")
         if self.keep_variance is not None and self.keep_groups < 1.0:
             raise ConfigError(
                 f"keep_groups {self.keep_groups} and keep_variance {self.keep_variance} are two rules for one choice: "
                 "set one of them"
             )
-        if not 0.0 < self.sft_share <= 1.0:
-            raise ConfigError(f"sft_share is {self.sft_share}; it must be above 0 and at most 1")
         if self.outcome_weight != 1.0 and self.process_norm is None:
             raise ConfigError("outcome_weight weighs the outcome against process rewards: set process_norm, too")
         self._check_teacher()

@@ -203,12 +203,11 @@ _READ = ("input_ids", "attention_mask", "action_mask", "episode_of", "read_ids",
 
 
 def _check_vocabulary(name: str, teacher: Any, policy: Any) -> None:
-    vocabularies = [tokenizer.get_vocab() for tokenizer in (teacher, policy)]
-    spelled = [["" for _ in range(max(known.values()) + 1)] for known in vocabularies]
-    for known, tokens in zip(vocabularies, spelled, strict=True):
-        for token, number in known.items():
-            tokens[number] = token
-    theirs, mine = map(vocabulary_hash, spelled)
+    def spelled(tokenizer: Any) -> list[str]:
+        tokens = {number: token for token, number in tokenizer.get_vocab().items()}
+        return [tokens.get(number, "") for number in range(max(tokens) + 1)]
+
+    theirs, mine = (vocabulary_hash(spelled(tokenizer)) for tokenizer in (teacher, policy))
     if theirs != mine:
         raise other_vocabulary(name, theirs, mine)
 
