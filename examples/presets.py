@@ -6,12 +6,12 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from agent_gym.errors import ConfigError
+from agent_gym.examples import text_of
 from agent_gym.rollout import make_env
 
 
@@ -61,17 +61,13 @@ class Preset:
     controls: Controls | None = None  # None for a run without; they need at least one phase of imitation
 
 
-def _read(name: str) -> str:
-    return files("agent_gym.examples").joinpath(name).read_text(encoding="utf-8")
-
-
-_TABLES: dict[str, Any] = tomllib.loads(_read("presets.toml"))
+_TABLES: dict[str, Any] = tomllib.loads(text_of("presets.toml"))
 TINY_GRPO: Mapping[str, Any] = _TABLES["tiny_grpo"]
 """Fields of `AgentGRPOConfig` for a tiny model on two CPU cores."""
 
 
 def _presets() -> dict[str, Preset]:
-    frames: Mapping[str, list[str]] = json.loads(_read("frames.json"))
+    frames: Mapping[str, list[str]] = json.loads(text_of("frames.json"))
     for name, preset in _TABLES["presets"].items():
         # TOML has no null.
         preset |= {key: None for key in ("train_tasks", "test_tasks") if preset.get(key) == "all"}

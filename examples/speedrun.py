@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +28,7 @@ from agent_gym.data import model_source
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import EvalResult, make_specs, summarize
 from agent_gym.evaluate.compare import Run
+from agent_gym.examples import text_of
 from agent_gym.examples.controls import ATTEMPTS, StepClock, UntilUsedUp, endless, imitate_itself, prove_start
 from agent_gym.examples.dashboard import evaluations, watch
 from agent_gym.examples.figure import draw, over_runs
@@ -167,8 +167,7 @@ class _Speedrun:
             self._evaluate(phase.name, self.model)
         if preset.imitation:
             if self.rows[-1][-1].success < RARE:
-                advice = files("agent_gym.examples").joinpath("rare.txt").read_text(encoding="utf-8")
-                self.log(advice.format(env_id=preset.env_id, env_kwargs=dict(preset.env_kwargs)))
+                self.log(text_of("rare.txt").format(env_id=preset.env_id, env_kwargs=dict(preset.env_kwargs)))
             self._save(self.model, "sft")
         else:
             self._evaluate("before RL", self.model)
@@ -212,6 +211,10 @@ class _Speedrun:
         """Make a runner of the engine that also trains, to be closed after use."""
         return contextlib.closing(Runner(self.policy, self.tokenizer, self.args.budget, workers=self.args.env_workers))
 
+    def _specs(self, split: str, tasks: int | None, attempts: int = 1) -> list[EpisodeSpec]:
+        where = (self.preset.env_id, self.preset.env_kwargs)
+        return make_specs(*where, split=split, episodes=tasks, seed=self.seed, group_size=attempts)
+
     def _play(self, runner: Runner, model: Any, specs: list[EpisodeSpec], temperature: float = 1.0) -> list[Episode]:
         """Play with the weights of any model of the policy's shape."""
         if isinstance(self.policy, TransformersPolicy):
@@ -224,12 +227,10 @@ class _Speedrun:
 
     def _evaluate(self, name: str, model: Any) -> None:
         """Play the test tasks, greedily and sampled."""
-        p = self.preset
-        where: Any = {"split": p.test_split, "episodes": p.test_tasks, "seed": self.seed}
-        attempts = ATTEMPTS if p.controls else 1
+        attempts = ATTEMPTS if self.preset.controls else 1
         with self._runner() as runner:
             for decoding, temperature, size in (("greedy", 0.0, 1), ("sampled", 1.0, attempts)):
-                specs = make_specs(p.env_id, p.env_kwargs, group_size=size, **where)
+                specs = self._specs(self.preset.test_split, self.preset.test_tasks, size)
                 episodes = self._timed("evaluation", self._play, runner, model, specs, temperature)
                 result = summarize(episodes)
                 self.rows.append((name, decoding, result))
@@ -240,10 +241,8 @@ class _Speedrun:
     def _evaluate_control(self, name: str, model: Any) -> None:
         """Play the test tasks, and the dev tasks as the evaluations during RL do."""
         self._evaluate(name, model)
-        p = self.preset
-        where: Any = {"split": p.dev_split, "episodes": p.dev_tasks, "seed": self.seed}
         with self._runner() as runner:
-            specs = make_specs(p.env_id, p.env_kwargs, **where)
+            specs = self._specs(self.preset.dev_split, self.preset.dev_tasks)
             found = summarize(self._timed("evaluation", self._play, runner, model, specs, self.args.eval_temperature))
         record = {"policy": name, "success": found.success, "low": found.low, "high": found.high}
         self.dev.setdefault("controls", []).append(record)
@@ -288,8 +287,7 @@ class _Speedrun:
         self._evaluate_control(MORE_SFT, model)
 
         self.log(f"{itself}: {budget:.1f} seconds, {controls.rounds} rounds")
-        model, where = self._load(str(self.folder / "sft")), (preset.env_id, preset.env_kwargs)
-        tasks = make_specs(*where, split="train", episodes=preset.train_tasks, seed=self.seed)
+        model, tasks = self._load(str(self.folder / "sft")), self._specs("train", preset.train_tasks)
         with self._runner() as runner:
             how = (self.args.batch_tasks, partial(self._play, runner, model), partial(train, own, "policy"))
             what = (controls, budget, tasks, *how, self.seed, self.clock)
