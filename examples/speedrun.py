@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import PrinterCallback
 from trl import SFTConfig
 
 from agent_gym.chat import ChatRenderer
@@ -30,9 +29,9 @@ from agent_gym.evaluate import EvalResult, make_specs, summarize
 from agent_gym.evaluate.compare import Run
 from agent_gym.examples import text_of
 from agent_gym.examples.controls import ATTEMPTS, StepClock, UntilUsedUp, endless, imitate_itself, prove_start
-from agent_gym.examples.dashboard import evaluations, watch
+from agent_gym.examples.dashboard import StepLines, evaluations, watch
 from agent_gym.examples.figure import draw, over_runs
-from agent_gym.examples.imitation import QUIET, Demonstrations, Progress, imitate, imitation_settings
+from agent_gym.examples.imitation import QUIET, Demonstrations, imitate, imitation_settings
 from agent_gym.examples.presets import PRESETS, Controls, Preset
 from agent_gym.examples.tables import (
     differences,
@@ -162,7 +161,7 @@ class _Speedrun:
         self.log(f"Going on with the {self.engine} engine")
         for phase, settings in zip(preset.imitation, sft, strict=True):
             self.log(f"{phase.name}: the expert plays {phase.episodes} episodes, then {phase.steps} steps of SFT")
-            what = (preset, phase, self.model, self.tokenizer, settings, [Progress(self.log)])
+            what = (preset, phase, self.model, self.tokenizer, settings, [StepLines(self.log)])
             self.shown.append(self._timed("imitation", imitate, *what))
             self._evaluate(phase.name, self.model)
         if preset.imitation:
@@ -261,9 +260,8 @@ class _Speedrun:
             eval_dataset=dev,
             policy=self.policy,
             processing_class=self.tokenizer,
-            callbacks=[Progress(self.log), clock],
+            callbacks=[StepLines(self.log), clock],
         )
-        trainer.remove_callback(PrinterCallback)
         title = f"{preset.env_id}: GRPO, {preset.dev_split} tasks, seed {self.seed}"
         with watch(trainer, folder=self.folder, title=title, show=True):
             trainer.train()
@@ -277,7 +275,7 @@ class _Speedrun:
         itself, start = f"best-of-{controls.best_of} self-imitation", preset.imitation[-1].name
 
         def train(args: SFTConfig, train_on: str, rows: list[Row], clock: UntilUsedUp) -> None:
-            callbacks = [Progress(self.log), clock]
+            callbacks = [StepLines(self.log), clock]
             train_sft(model, self.tokenizer, rows, args, train_on=train_on, callbacks=callbacks)
 
         self.log(f"{MORE_SFT}: {budget:.1f} seconds, {len(shown)} demonstrations")

@@ -226,7 +226,7 @@ class TaskHint:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._envs: dict[str, Any] = {}
+        self._env = functools.cache(lambda env_id, env_kwargs: make_env(env_id, json.loads(env_kwargs)))
         self._of = functools.lru_cache(maxsize=4096)(self._fill)
 
     def __call__(self, episode: Episode) -> str:
@@ -234,10 +234,7 @@ class TaskHint:
         return self._of(spec.env_id, json.dumps(dict(spec.env_kwargs)), spec.split, spec.index, spec.seed)
 
     def _fill(self, env_id: str, env_kwargs: str, split: str, index: int, seed: int | None) -> str:
-        key = env_id + env_kwargs
-        if key not in self._envs:
-            self._envs[key] = make_env(env_id, json.loads(env_kwargs))
-        env, text = self._envs[key], self._text
+        env, text = self._env(env_id, env_kwargs), self._text
         if "{gold}" in text:
             gold = env.unwrapped.gold(env.unwrapped.tasks[split][index])
             text = text.replace("{gold}", gold if isinstance(gold, str) else json.dumps(gold))
