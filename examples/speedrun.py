@@ -13,7 +13,7 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -131,8 +131,8 @@ class _Speedrun:
         if source is None:
             make = make_tiny_vision_model if shows_images(preset.env_id, preset.env_kwargs) else make_tiny_model
             options = {"seed": self.seed, **preset.tiny}
-            place = (self.folder / "tiny", preset.env_id, preset.env_kwargs)
-            source = str(self._timed("model", make, *place, **options))
+            with self._timed("model"):
+                source = str(make(self.folder / "tiny", preset.env_id, preset.env_kwargs, **options))
         self.args = AgentGRPOConfig(
             str(self.folder / "grpo"),
             seed=self.seed,
@@ -155,14 +155,16 @@ class _Speedrun:
             of_controls = [imitation_settings(endless(preset.imitation[-1], rate), *where) for rate in rates]
         renderer = ChatRenderer.of(self.tokenizer)
         renderer.also_ends_at(self.model.generation_config.eos_token_id)
-        self.policy = self._timed("engine start", build_policy, self.model, renderer, self.args)
+        with self._timed("engine start"):
+            self.policy = build_policy(self.model, renderer, self.args)
         self.args.use_vllm = not isinstance(self.policy, TransformersPolicy)
         self.engine = "vllm" if self.args.use_vllm else "transformers"
         self.log(f"Going on with the {self.engine} engine")
         for phase, settings in zip(preset.imitation, sft, strict=True):
             self.log(f"{phase.name}: the expert plays {phase.episodes} episodes, then {phase.steps} steps of SFT")
-            what = (preset, phase, self.model, self.tokenizer, settings, [StepLines(self.log)])
-            self.shown.append(self._timed("imitation", imitate, *what))
+            with self._timed("imitation"):
+                lines = [StepLines(self.log)]
+                self.shown.append(imitate(preset, phase, self.model, self.tokenizer, settings, lines))
             self._evaluate(phase.name, self.model)
         if preset.imitation:
             if self.rows[-1][-1].success < RARE:
@@ -175,7 +177,8 @@ class _Speedrun:
             for line in lines:
                 self.log(line)
         self.dev |= {"decoding": "sampled" if self.args.eval_temperature else "greedy", "start": self.rows[-1][0]}
-        used = self._timed("GRPO", self._train)
+        with self._timed("GRPO"):
+            used = self._train()
         self._evaluate(RL, self.model)
         if preset.controls:
             self._control(preset.controls, used, *of_controls)
@@ -186,11 +189,11 @@ class _Speedrun:
         """A model that was not made on the spot is trained on the GPU where there is one."""
         return {"use_cpu": False} if self.preset.model is not None and torch.cuda.is_available() else {}
 
-    def _timed(self, stage: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    @contextlib.contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
         start = time.perf_counter()
-        result = function(*args, **kwargs)
+        yield
         self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
-        return result
 
     def _load(self, source: str) -> Any:
         options = cast(dict[str, Any], self.args.model_init_kwargs or {})
@@ -230,7 +233,8 @@ class _Speedrun:
         with self._runner() as runner:
             for decoding, temperature, size in (("greedy", 0.0, 1), ("sampled", 1.0, attempts)):
                 specs = self._specs(self.preset.test_split, self.preset.test_tasks, size)
-                episodes = self._timed("evaluation", self._play, runner, model, specs, temperature)
+                with self._timed("evaluation"):
+                    episodes = self._play(runner, model, specs, temperature)
                 result = summarize(episodes)
                 self.rows.append((name, decoding, result))
                 self.runs[name, decoding] = run_of(name, episodes)
@@ -240,9 +244,9 @@ class _Speedrun:
     def _evaluate_control(self, name: str, model: Any) -> None:
         """Play the test tasks, and the dev tasks as the evaluations during RL do."""
         self._evaluate(name, model)
-        with self._runner() as runner:
-            specs = self._specs(self.preset.dev_split, self.preset.dev_tasks)
-            found = summarize(self._timed("evaluation", self._play, runner, model, specs, self.args.eval_temperature))
+        specs = self._specs(self.preset.dev_split, self.preset.dev_tasks)
+        with self._runner() as runner, self._timed("evaluation"):
+            found = summarize(self._play(runner, model, specs, self.args.eval_temperature))
         record = {"policy": name, "success": found.success, "low": found.low, "high": found.high}
         self.dev.setdefault("controls", []).append(record)
 
@@ -280,16 +284,17 @@ class _Speedrun:
 
         self.log(f"{MORE_SFT}: {budget:.1f} seconds, {len(shown)} demonstrations")
         model, clock = self._load(str(self.folder / "sft")), UntilUsedUp(budget, controls.more_sft_rate, self.clock)
-        self._timed(MORE_SFT, train, more_sft, self.shown[-1].train_on, shown, clock)
+        with self._timed(MORE_SFT):
+            train(more_sft, self.shown[-1].train_on, shown, clock)
         self._save(model, "more_sft")
         self._evaluate_control(MORE_SFT, model)
 
         self.log(f"{itself}: {budget:.1f} seconds, {controls.rounds} rounds")
         model, tasks = self._load(str(self.folder / "sft")), self._specs("train", preset.train_tasks)
-        with self._runner() as runner:
-            how = (self.args.batch_tasks, partial(self._play, runner, model), partial(train, own, "policy"))
-            what = (controls, budget, tasks, *how, self.seed, self.clock)
-            rounds = self._timed("self-imitation", imitate_itself, *what)
+        with self._runner() as runner, self._timed("self-imitation"):
+            play, learn = partial(self._play, runner, model), partial(train, own, "policy")
+            batch = self.args.batch_tasks
+            rounds = imitate_itself(controls, budget, tasks, batch, play, learn, self.seed, self.clock)
         for number, one in enumerate(rounds, 1):
             played = f"{one.succeeded} of {one.played} episodes succeeded"
             self.log(f"round {number}: {played}, {one.kept} tasks imitated in {one.steps} steps")
