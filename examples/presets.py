@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from agent_gym.errors import ConfigError
+from agent_gym.evaluate.panels import opened_env
 from agent_gym.examples import text_of
-from agent_gym.rollout import make_env
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,8 @@ def own_preset(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Pres
         ConfigError: for an unknown id, arguments it does not take, or an environment without a split "train".
     """
     settings = {"system_prompt": "", **(env_kwargs or {})}
-    env = make_env(env_id, settings)
-    sizes = {split: len(tasks) for split, tasks in env.get_wrapper_attr("tasks").items()}
-    env.close()
+    with opened_env(env_id, settings) as env:
+        sizes = {split: len(tasks) for split, tasks in env.get_wrapper_attr("tasks").items()}
     if "train" not in sizes:
         raise ConfigError(f"{env_id} has no split 'train' to learn from; it has: {', '.join(sizes)}")
     # The best name for the learning curve and for the table first.

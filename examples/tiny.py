@@ -25,9 +25,8 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
+from agent_gym.evaluate.panels import opened_env
 from agent_gym.examples import text_of
-from agent_gym.rollout import make_env
-from agent_gym.rollout.env_threads import close_env
 from agent_gym.testing import play
 
 HEAD = 32  # dimensions of a head
@@ -53,18 +52,17 @@ def demonstration_texts(env_id: str, env_kwargs: Mapping[str, Any] | None = None
 
     They are of the training split, or of the first there is, and fewer where that has fewer tasks.
     """
-    env: Any = make_env(env_id, env_kwargs)
-    tasks = env.get_wrapper_attr("tasks")
-    split = "train" if "train" in tasks else next(iter(tasks))
-    plain, texts = env.unwrapped, []
-    for spec in make_specs(env_id, env_kwargs, split=split, episodes=min(episodes, len(tasks[split]))):
-        play(env, iter(plain.expert_action, None), seed=spec.seed, options=spec.options)
-        pieces = [", ".join(schema["function"]["name"] for schema in plain.tool_schemas)]
-        for segment in plain.transcript.segments:
-            framed = f"<tool_response>\n{segment.text}\n</tool_response>"
-            pieces.append(framed if segment.source == "env" else segment.text)
-        texts.append("\n".join(pieces))
-    close_env(env)
+    with opened_env(env_id, env_kwargs or {}) as env:
+        tasks = env.get_wrapper_attr("tasks")
+        split = "train" if "train" in tasks else next(iter(tasks))
+        plain, texts = env.unwrapped, []
+        for spec in make_specs(env_id, env_kwargs, split=split, episodes=min(episodes, len(tasks[split]))):
+            play(env, iter(plain.expert_action, None), seed=spec.seed, options=spec.options)
+            pieces = [", ".join(schema["function"]["name"] for schema in plain.tool_schemas)]
+            for segment in plain.transcript.segments:
+                framed = f"<tool_response>\n{segment.text}\n</tool_response>"
+                pieces.append(framed if segment.source == "env" else segment.text)
+            texts.append("\n".join(pieces))
     return texts
 
 

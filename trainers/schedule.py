@@ -144,26 +144,22 @@ class RolloutScheduler:
 
     def hand_over(self) -> None:
         """Hand the current weights to the engine, and set the limits of the episodes to come."""
-        started = time.perf_counter()
+        started, trainer, runner = time.perf_counter(), self.trainer, self.runner
         with self.stream.paused():
             if self.stream.background:  # other processes may sample from the same servers
-                self.trainer.accelerator.wait_for_everyone()
-            self._hand_over()
-        self.trainer.record({"time/sync": time.perf_counter() - started})
-
-    def _hand_over(self) -> None:
-        trainer, runner = self.trainer, self.runner
-        runner.budget, runner.version = self._budget, trainer.state.global_step
-        if self._curriculum is not None and trainer.model.training:
-            turns = self._curriculum.turns(trainer.state.global_step)
-            self.trainer.record({"rollout/max_turns": turns})
-            most = min(turns, self._budget.max_turns or turns)
-            runner.budget = dataclasses.replace(self._budget, max_turns=most)
-        if isinstance(runner.policy, Engine):
-            runner.policy.wake()
-            # Every time, even twice in a step: the step does not identify the weights (a second `train()`, the best
-            # checkpoint loaded at the end), and an engine that slept has none.
-            runner.policy.sync(named_weights(trainer.accelerator.unwrap_model(trainer.model)))
+                trainer.accelerator.wait_for_everyone()
+            runner.budget, runner.version = self._budget, trainer.state.global_step
+            if self._curriculum is not None and trainer.model.training:
+                turns = self._curriculum.turns(trainer.state.global_step)
+                trainer.record({"rollout/max_turns": turns})
+                most = min(turns, self._budget.max_turns or turns)
+                runner.budget = dataclasses.replace(self._budget, max_turns=most)
+            if isinstance(runner.policy, Engine):
+                runner.policy.wake()
+                # Every time, even twice in a step: the step does not identify the weights (a second `train()`, the best
+                # checkpoint loaded at the end), and an engine that slept has none.
+                runner.policy.sync(named_weights(trainer.accelerator.unwrap_model(trainer.model)))
+        trainer.record({"time/sync": time.perf_counter() - started})
 
     def play(self, play: Callable[[], list[Episode]]) -> list[Episode]:
         """Call something that plays episodes when the engine has the current weights, in all processes at once.
