@@ -156,15 +156,15 @@ class _Speedrun:
         renderer = ChatRenderer.of(self.tokenizer)
         renderer.also_ends_at(self.model.generation_config.eos_token_id)
         with self._timed("engine start"):
-            self.policy = build_policy(self.model, renderer, self.args)
+            self.policy: Any = build_policy(self.model, renderer, self.args)
         self.args.use_vllm = not isinstance(self.policy, TransformersPolicy)
         self.engine = "vllm" if self.args.use_vllm else "transformers"
         self.log(f"Going on with the {self.engine} engine")
         for phase, settings in zip(preset.imitation, sft, strict=True):
             self.log(f"{phase.name}: the expert plays {phase.episodes} episodes, then {phase.steps} steps of SFT")
             with self._timed("imitation"):
-                lines = [StepLines(self.log)]
-                self.shown.append(imitate(preset, phase, self.model, self.tokenizer, settings, lines))
+                shown = imitate(preset, phase, self.model, self.tokenizer, settings, [StepLines(self.log)])
+            self.shown.append(shown)
             self._evaluate(phase.name, self.model)
         if preset.imitation:
             if self.rows[-1][-1].success < RARE:

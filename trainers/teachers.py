@@ -234,7 +234,8 @@ class TaskHint:
         return self._of(spec.env_id, json.dumps(dict(spec.env_kwargs)), spec.split, spec.index, spec.seed)
 
     def _fill(self, env_id: str, env_kwargs: str, split: str, index: int, seed: int | None) -> str:
-        env, text = self._env(env_id, env_kwargs), self._text
+        env: Any = self._env(env_id, env_kwargs)
+        text = self._text
         if "{gold}" in text:
             gold = env.unwrapped.gold(env.unwrapped.tasks[split][index])
             text = text.replace("{gold}", gold if isinstance(gold, str) else json.dumps(gold))
