@@ -239,10 +239,10 @@ class AgentSettings:
         for name in ("gamma", "lam", "step_gamma", "step_lam", "teacher_gamma"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be from 0 to 1")
-        for name, otherwise in (("keep_groups", ""), ("keep_variance", ", or None to keep all"), ("sft_share", "")):
+        for name, more in (("keep_groups", ""), ("keep_variance", ", or None to keep all groups"), ("sft_share", "")):
             value = getattr(self, name)
             if value is not None and not 0.0 < value <= 1.0:
-                raise ConfigError(f"{name} is {value}; it must be above 0 and at most 1{otherwise}")
+                raise ConfigError(f"{name} is {value}; it must be above 0 and at most 1{more}")
         if self.keep_variance is not None and self.keep_groups < 1.0:
             raise ConfigError(
                 f"keep_groups {self.keep_groups} and keep_variance {self.keep_variance} are two rules for one choice: "
