@@ -131,10 +131,11 @@ class Seed:
 
     def imitate(self, name: str, phase: Any) -> None:
         """Let a model imitate the environment's expert, or its poor player, and keep it."""
-        from agent_gym.examples.imitation import Progress, imitate, imitation_settings
+        from agent_gym.examples.dashboard import StepLines
+        from agent_gym.examples.imitation import imitate, imitation_settings
 
         model, settings = self.load(name), imitation_settings(phase, self.folder / "sft", self.seed, self.args())
-        imitate(self.preset, phase, model, self.tokenizer, settings, [Progress(self.log)])
+        imitate(self.preset, phase, model, self.tokenizer, settings, [StepLines(self.log)])
         model.save_pretrained(self.folder / name)
 
     def args(self, **changes: Any) -> Any:

@@ -8,3 +8,10 @@ it as single calls, for notebooks. Nothing in the library imports this room; the
 
 if __name__ != "agent_gym.examples":
     raise ImportError("this folder is not the package 'examples': import 'agent_gym.examples'")
+
+from importlib.resources import files
+
+
+def text_of(name: str) -> str:
+    """Read a file of this room."""
+    return files(__name__).joinpath(name).read_text(encoding="utf-8")

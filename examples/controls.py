@@ -26,10 +26,10 @@ from typing import Any
 from transformers import TrainerCallback
 
 from agent_gym.evaluate import EvalResult, make_specs
+from agent_gym.evaluate.panels import opened_env
 from agent_gym.examples.presets import Controls, Imitation, Preset
 from agent_gym.examples.tables import estimate
-from agent_gym.rollout import Episode, EpisodeSpec, Row, derive_seed, make_env
-from agent_gym.rollout.env_threads import close_env
+from agent_gym.rollout import Episode, EpisodeSpec, Row, derive_seed
 
 WARMUP = 0.05
 """Share of a control's seconds in which its rate rises: Adam begins anew."""
@@ -209,9 +209,8 @@ def held_out(preset: Preset, seed: int) -> dict[str, int]:
 def _openings(preset: Preset, split: str, tasks: int | None, seed: int) -> list[tuple[str, str]]:
     """The opening of each task, and the task."""
     specs = make_specs(preset.env_id, preset.env_kwargs, split=split, episodes=tasks, seed=seed)
-    env = make_env(preset.env_id, preset.env_kwargs)
-    given = env.get_wrapper_attr("tasks")[split]
-    opened: list[Mapping[str, Any]] = [env.reset(seed=spec.seed, options=spec.options)[1] for spec in specs]
-    close_env(env)
+    with opened_env(preset.env_id, preset.env_kwargs) as env:
+        given = env.get_wrapper_attr("tasks")[split]
+        opened: list[Mapping[str, Any]] = [env.reset(seed=spec.seed, options=spec.options)[1] for spec in specs]
     messages = [json.dumps(info["messages"], default=lambda image: image.digest) for info in opened]
     return [(one, repr(given[spec.index])) for one, spec in zip(messages, specs, strict=True)]

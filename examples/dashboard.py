@@ -13,7 +13,7 @@ import math
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from rich.table import Table
 from rich.text import Text
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
-from agent_gym.examples.imitation import Progress as StepLines
 from agent_gym.trainers.run_file import log, note
 from agent_gym.viewer.curve import curve_of, render_curve
 
@@ -60,7 +59,7 @@ _ROWS = {
 
 @contextmanager
 def watch(
-    trainer: Any, *, folder: str | Path | None = None, title: str | None = None, show: bool | None = None
+    trainer: Any, *, folder: str | Path | None = None, title: str | None = None, show: bool = False
 ) -> Iterator[None]:
     """Draw the curve of a run and show it on the terminal, and leave the terminal as it was.
 
@@ -68,27 +67,26 @@ def watch(
         trainer: a trainer that is about to train.
         folder: where the curve goes; by default the run's `output_dir`.
         title: heading of the curve; by default the name of that folder.
-        show: whether to show the display where there is a terminal, and leave all else as it is; by default as
-            `reporters` does.
+        show: whether to show the display where stdout is a terminal, and nothing else; by default as `reporters` does.
     """
     trainer.add_callback(LiveCurve(folder, title))
-    if show is None:
-        with reporters(trainer.args) as callbacks:
-            for others in (ProgressCallback, PrinterCallback):
-                trainer.remove_callback(others)
-            for callback in callbacks:
-                trainer.add_callback(callback)
-            yield
-        return
-    console = Console()
-    if not (show and console.is_terminal and trainer.accelerator.is_main_process):
+    for others in (ProgressCallback, PrinterCallback):
+        trainer.remove_callback(others)
+    with display(Console()) if show else reporters(trainer.args) as callbacks:
+        for callback in callbacks:
+            trainer.add_callback(callback)
         yield
+
+
+@contextmanager
+def display(console: Console) -> Iterator[list[TrainerCallback]]:
+    """Yield the display where the console is a terminal, and leave that as it was."""
+    if not console.is_terminal:
+        yield []
         return
     dashboard = Dashboard(console)
-    trainer.remove_callback(ProgressCallback)
-    trainer.add_callback(dashboard)
     try:
-        yield
+        yield [dashboard]
     finally:
         dashboard.live.stop()
 
@@ -108,11 +106,30 @@ def reporters(args: Any) -> Iterator[list[TrainerCallback]]:
 
         yield [StepLines(line), RunNumbers()]
         return
-    dashboard = Dashboard(console)
-    try:
-        yield [dashboard, RunNumbers()]
-    finally:
-        dashboard.live.stop()
+    with display(console) as shown:
+        yield [*shown, RunNumbers()]
+
+
+class StepLines(TrainerCallback):
+    """One line per logged step instead of TRL's table."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        logs, step = logs or {}, f"step {state.global_step:3d}  "
+        if not state.is_world_process_zero:
+            return
+        if "eval_success" in logs:
+            low, high = logs["eval_success_low"], logs["eval_success_high"]
+            failed = f", {logs['eval_failed']:.0f} failed" if logs["eval_failed"] else ""
+            self._log(f"{step}dev success {logs['eval_success']:.1%} [{low:.1%}, {high:.1%}]{failed}")
+        elif "reward" in logs:
+            times = f"rollout {logs['time/rollout']:.1f} s  update {logs['time/update']:.1f} s"
+            failed = f" ({logs['rollout/failed']:.1%} failed)" if logs["rollout/failed"] else ""
+            self._log(f"{step}reward {logs['reward']:.3f}{failed}  turns {logs['episode/turns']:.2f}  {times}")
+        elif "loss" in logs and "mean_token_accuracy" in logs:  # of SFT: not its last log, nor GRPO without a rollout
+            self._log(f"{step}loss {float(logs['loss']):.3f}")
 
 
 class RunNumbers(TrainerCallback):

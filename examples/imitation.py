@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,25 +73,3 @@ class _Until(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         if float((logs or {}).get("loss", float("inf"))) < self._loss:
             control.should_training_stop = True
-
-
-class Progress(TrainerCallback):
-    """One line per logged step instead of TRL's table."""
-
-    def __init__(self, log: Callable[[str], None]) -> None:
-        self._log = log
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-        logs, step = logs or {}, f"step {state.global_step:3d}  "
-        if not state.is_world_process_zero:
-            return
-        if "eval_success" in logs:
-            low, high = logs["eval_success_low"], logs["eval_success_high"]
-            failed = f", {logs['eval_failed']:.0f} failed" if logs["eval_failed"] else ""
-            self._log(f"{step}dev success {logs['eval_success']:.1%} [{low:.1%}, {high:.1%}]{failed}")
-        elif "reward" in logs:
-            times = f"rollout {logs['time/rollout']:.1f} s  update {logs['time/update']:.1f} s"
-            failed = f" ({logs['rollout/failed']:.1%} failed)" if logs["rollout/failed"] else ""
-            self._log(f"{step}reward {logs['reward']:.3f}{failed}  turns {logs['episode/turns']:.2f}  {times}")
-        elif "loss" in logs and "mean_token_accuracy" in logs:  # of SFT: not its last log, nor GRPO without a rollout
-            self._log(f"{step}loss {float(logs['loss']):.3f}")

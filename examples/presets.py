@@ -6,13 +6,13 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from agent_gym.errors import ConfigError
-from agent_gym.rollout import make_env
+from agent_gym.evaluate.panels import opened_env
+from agent_gym.examples import text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +61,13 @@ class Preset:
     controls: Controls | None = None  # None for a run without; they need at least one phase of imitation
 
 
-def _read(name: str) -> str:
-    return files("agent_gym.examples").joinpath(name).read_text(encoding="utf-8")
-
-
-_TABLES: dict[str, Any] = tomllib.loads(_read("presets.toml"))
+_TABLES: dict[str, Any] = tomllib.loads(text_of("presets.toml"))
 TINY_GRPO: Mapping[str, Any] = _TABLES["tiny_grpo"]
 """Fields of `AgentGRPOConfig` for a tiny model on two CPU cores."""
 
 
 def _presets() -> dict[str, Preset]:
-    frames: Mapping[str, list[str]] = json.loads(_read("frames.json"))
+    frames: Mapping[str, list[str]] = json.loads(text_of("frames.json"))
     for name, preset in _TABLES["presets"].items():
         # TOML has no null.
         preset |= {key: None for key in ("train_tasks", "test_tasks") if preset.get(key) == "all"}
@@ -97,9 +93,8 @@ def own_preset(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Pres
         ConfigError: for an unknown id, arguments it does not take, or an environment without a split "train".
     """
     settings = {"system_prompt": "", **(env_kwargs or {})}
-    env = make_env(env_id, settings)
-    sizes = {split: len(tasks) for split, tasks in env.get_wrapper_attr("tasks").items()}
-    env.close()
+    with opened_env(env_id, settings) as env:
+        sizes = {split: len(tasks) for split, tasks in env.get_wrapper_attr("tasks").items()}
     if "train" not in sizes:
         raise ConfigError(f"{env_id} has no split 'train' to learn from; it has: {', '.join(sizes)}")
     # The best name for the learning curve and for the table first.

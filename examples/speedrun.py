@@ -13,15 +13,13 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import PrinterCallback
 from trl import SFTConfig
 
 from agent_gym.chat import ChatRenderer
@@ -29,10 +27,11 @@ from agent_gym.data import model_source
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import EvalResult, make_specs, summarize
 from agent_gym.evaluate.compare import Run
+from agent_gym.examples import text_of
 from agent_gym.examples.controls import ATTEMPTS, StepClock, UntilUsedUp, endless, imitate_itself, prove_start
-from agent_gym.examples.dashboard import evaluations, watch
+from agent_gym.examples.dashboard import StepLines, evaluations, watch
 from agent_gym.examples.figure import draw, over_runs
-from agent_gym.examples.imitation import QUIET, Demonstrations, Progress, imitate, imitation_settings
+from agent_gym.examples.imitation import QUIET, Demonstrations, imitate, imitation_settings
 from agent_gym.examples.presets import PRESETS, Controls, Preset
 from agent_gym.examples.tables import (
     differences,
@@ -132,8 +131,8 @@ class _Speedrun:
         if source is None:
             make = make_tiny_vision_model if shows_images(preset.env_id, preset.env_kwargs) else make_tiny_model
             options = {"seed": self.seed, **preset.tiny}
-            place = (self.folder / "tiny", preset.env_id, preset.env_kwargs)
-            source = str(self._timed("model", make, *place, **options))
+            with self._timed("model"):
+                source = str(make(self.folder / "tiny", preset.env_id, preset.env_kwargs, **options))
         self.args = AgentGRPOConfig(
             str(self.folder / "grpo"),
             seed=self.seed,
@@ -156,19 +155,20 @@ class _Speedrun:
             of_controls = [imitation_settings(endless(preset.imitation[-1], rate), *where) for rate in rates]
         renderer = ChatRenderer.of(self.tokenizer)
         renderer.also_ends_at(self.model.generation_config.eos_token_id)
-        self.policy = self._timed("engine start", build_policy, self.model, renderer, self.args)
+        with self._timed("engine start"):
+            self.policy: Any = build_policy(self.model, renderer, self.args)
         self.args.use_vllm = not isinstance(self.policy, TransformersPolicy)
         self.engine = "vllm" if self.args.use_vllm else "transformers"
         self.log(f"Going on with the {self.engine} engine")
         for phase, settings in zip(preset.imitation, sft, strict=True):
             self.log(f"{phase.name}: the expert plays {phase.episodes} episodes, then {phase.steps} steps of SFT")
-            what = (preset, phase, self.model, self.tokenizer, settings, [Progress(self.log)])
-            self.shown.append(self._timed("imitation", imitate, *what))
+            with self._timed("imitation"):
+                shown = imitate(preset, phase, self.model, self.tokenizer, settings, [StepLines(self.log)])
+            self.shown.append(shown)
             self._evaluate(phase.name, self.model)
         if preset.imitation:
             if self.rows[-1][-1].success < RARE:
-                advice = files("agent_gym.examples").joinpath("rare.txt").read_text(encoding="utf-8")
-                self.log(advice.format(env_id=preset.env_id, env_kwargs=dict(preset.env_kwargs)))
+                self.log(text_of("rare.txt").format(env_id=preset.env_id, env_kwargs=dict(preset.env_kwargs)))
             self._save(self.model, "sft")
         else:
             self._evaluate("before RL", self.model)
@@ -177,7 +177,8 @@ class _Speedrun:
             for line in lines:
                 self.log(line)
         self.dev |= {"decoding": "sampled" if self.args.eval_temperature else "greedy", "start": self.rows[-1][0]}
-        used = self._timed("GRPO", self._train)
+        with self._timed("GRPO"):
+            used = self._train()
         self._evaluate(RL, self.model)
         if preset.controls:
             self._control(preset.controls, used, *of_controls)
@@ -188,11 +189,11 @@ class _Speedrun:
         """A model that was not made on the spot is trained on the GPU where there is one."""
         return {"use_cpu": False} if self.preset.model is not None and torch.cuda.is_available() else {}
 
-    def _timed(self, stage: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    @contextlib.contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
         start = time.perf_counter()
-        result = function(*args, **kwargs)
+        yield
         self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
-        return result
 
     def _load(self, source: str) -> Any:
         options = cast(dict[str, Any], self.args.model_init_kwargs or {})
@@ -212,6 +213,10 @@ class _Speedrun:
         """Make a runner of the engine that also trains, to be closed after use."""
         return contextlib.closing(Runner(self.policy, self.tokenizer, self.args.budget, workers=self.args.env_workers))
 
+    def _specs(self, split: str, tasks: int | None, attempts: int = 1) -> list[EpisodeSpec]:
+        where = (self.preset.env_id, self.preset.env_kwargs)
+        return make_specs(*where, split=split, episodes=tasks, seed=self.seed, group_size=attempts)
+
     def _play(self, runner: Runner, model: Any, specs: list[EpisodeSpec], temperature: float = 1.0) -> list[Episode]:
         """Play with the weights of any model of the policy's shape."""
         if isinstance(self.policy, TransformersPolicy):
@@ -224,13 +229,12 @@ class _Speedrun:
 
     def _evaluate(self, name: str, model: Any) -> None:
         """Play the test tasks, greedily and sampled."""
-        p = self.preset
-        where: Any = {"split": p.test_split, "episodes": p.test_tasks, "seed": self.seed}
-        attempts = ATTEMPTS if p.controls else 1
+        attempts = ATTEMPTS if self.preset.controls else 1
         with self._runner() as runner:
             for decoding, temperature, size in (("greedy", 0.0, 1), ("sampled", 1.0, attempts)):
-                specs = make_specs(p.env_id, p.env_kwargs, group_size=size, **where)
-                episodes = self._timed("evaluation", self._play, runner, model, specs, temperature)
+                specs = self._specs(self.preset.test_split, self.preset.test_tasks, size)
+                with self._timed("evaluation"):
+                    episodes = self._play(runner, model, specs, temperature)
                 result = summarize(episodes)
                 self.rows.append((name, decoding, result))
                 self.runs[name, decoding] = run_of(name, episodes)
@@ -240,11 +244,9 @@ class _Speedrun:
     def _evaluate_control(self, name: str, model: Any) -> None:
         """Play the test tasks, and the dev tasks as the evaluations during RL do."""
         self._evaluate(name, model)
-        p = self.preset
-        where: Any = {"split": p.dev_split, "episodes": p.dev_tasks, "seed": self.seed}
-        with self._runner() as runner:
-            specs = make_specs(p.env_id, p.env_kwargs, **where)
-            found = summarize(self._timed("evaluation", self._play, runner, model, specs, self.args.eval_temperature))
+        specs = self._specs(self.preset.dev_split, self.preset.dev_tasks)
+        with self._runner() as runner, self._timed("evaluation"):
+            found = summarize(self._play(runner, model, specs, self.args.eval_temperature))
         record = {"policy": name, "success": found.success, "low": found.low, "high": found.high}
         self.dev.setdefault("controls", []).append(record)
 
@@ -262,9 +264,8 @@ class _Speedrun:
             eval_dataset=dev,
             policy=self.policy,
             processing_class=self.tokenizer,
-            callbacks=[Progress(self.log), clock],
+            callbacks=[StepLines(self.log), clock],
         )
-        trainer.remove_callback(PrinterCallback)
         title = f"{preset.env_id}: GRPO, {preset.dev_split} tasks, seed {self.seed}"
         with watch(trainer, folder=self.folder, title=title, show=True):
             trainer.train()
@@ -278,22 +279,22 @@ class _Speedrun:
         itself, start = f"best-of-{controls.best_of} self-imitation", preset.imitation[-1].name
 
         def train(args: SFTConfig, train_on: str, rows: list[Row], clock: UntilUsedUp) -> None:
-            callbacks = [Progress(self.log), clock]
+            callbacks = [StepLines(self.log), clock]
             train_sft(model, self.tokenizer, rows, args, train_on=train_on, callbacks=callbacks)
 
         self.log(f"{MORE_SFT}: {budget:.1f} seconds, {len(shown)} demonstrations")
         model, clock = self._load(str(self.folder / "sft")), UntilUsedUp(budget, controls.more_sft_rate, self.clock)
-        self._timed(MORE_SFT, train, more_sft, self.shown[-1].train_on, shown, clock)
+        with self._timed(MORE_SFT):
+            train(more_sft, self.shown[-1].train_on, shown, clock)
         self._save(model, "more_sft")
         self._evaluate_control(MORE_SFT, model)
 
         self.log(f"{itself}: {budget:.1f} seconds, {controls.rounds} rounds")
-        model, where = self._load(str(self.folder / "sft")), (preset.env_id, preset.env_kwargs)
-        tasks = make_specs(*where, split="train", episodes=preset.train_tasks, seed=self.seed)
-        with self._runner() as runner:
-            how = (self.args.batch_tasks, partial(self._play, runner, model), partial(train, own, "policy"))
-            what = (controls, budget, tasks, *how, self.seed, self.clock)
-            rounds = self._timed("self-imitation", imitate_itself, *what)
+        model, tasks = self._load(str(self.folder / "sft")), self._specs("train", preset.train_tasks)
+        with self._runner() as runner, self._timed("self-imitation"):
+            play, learn = partial(self._play, runner, model), partial(train, own, "policy")
+            batch = self.args.batch_tasks
+            rounds = imitate_itself(controls, budget, tasks, batch, play, learn, self.seed, self.clock)
         for number, one in enumerate(rounds, 1):
             played = f"{one.succeeded} of {one.played} episodes succeeded"
             self.log(f"round {number}: {played}, {one.kept} tasks imitated in {one.steps} steps")

@@ -16,21 +16,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
 from agent_gym.errors import ConfigError
+from agent_gym.evaluate import make_specs
+from agent_gym.evaluate.panels import opened_env
+from agent_gym.examples import text_of
+from agent_gym.testing import play
 
 HEAD = 32  # dimensions of a head
 WIDTH = 96
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 IMAGE_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 PATCH, MERGE = 14, 2
-
-
-def _template(name: str) -> str:
-    return files("agent_gym.examples").joinpath(name).read_text(encoding="utf-8")
 
 
 # What BPE may not split or merge across: the frame of a call with one string argument, the frame of its answer, digits,
@@ -49,23 +52,17 @@ def demonstration_texts(env_id: str, env_kwargs: Mapping[str, Any] | None = None
 
     They are of the training split, or of the first there is, and fewer where that has fewer tasks.
     """
-    from agent_gym.evaluate import make_specs
-    from agent_gym.rollout import make_env
-    from agent_gym.rollout.env_threads import close_env
-    from agent_gym.testing import play
-
-    env: Any = make_env(env_id, env_kwargs)
-    tasks = env.get_wrapper_attr("tasks")
-    split = "train" if "train" in tasks else next(iter(tasks))
-    plain, texts = env.unwrapped, []
-    for spec in make_specs(env_id, env_kwargs, split=split, episodes=min(episodes, len(tasks[split]))):
-        play(env, iter(plain.expert_action, None), seed=spec.seed, options=spec.options)
-        pieces = [", ".join(schema["function"]["name"] for schema in plain.tool_schemas)]
-        for segment in plain.transcript.segments:
-            framed = f"<tool_response>\n{segment.text}\n</tool_response>"
-            pieces.append(framed if segment.source == "env" else segment.text)
-        texts.append("\n".join(pieces))
-    close_env(env)
+    with opened_env(env_id, env_kwargs or {}) as env:
+        tasks = env.get_wrapper_attr("tasks")
+        split = "train" if "train" in tasks else next(iter(tasks))
+        plain, texts = env.unwrapped, []
+        for spec in make_specs(env_id, env_kwargs, split=split, episodes=min(episodes, len(tasks[split]))):
+            play(env, iter(plain.expert_action, None), seed=spec.seed, options=spec.options)
+            pieces = [", ".join(schema["function"]["name"] for schema in plain.tool_schemas)]
+            for segment in plain.transcript.segments:
+                framed = f"<tool_response>\n{segment.text}\n</tool_response>"
+                pieces.append(framed if segment.source == "env" else segment.text)
+            texts.append("\n".join(pieces))
     return texts
 
 
@@ -82,9 +79,6 @@ def make_tiny_tokenizer(
         frames: texts that an environment always writes in the same way; each becomes a token of its own, besides those
             of `vocab_size`. Of several that begin at one place the longest counts.
     """
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
     words = _WORDS_NAMES_APART if names_apart else _WORDS
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
@@ -105,7 +99,7 @@ def make_tiny_tokenizer(
     core.train_from_iterator((piece for text in texts for piece in (*between.split(text), *roles)), trainer)
     core.add_tokens([AddedToken(frame, normalized=False) for frame in frames])
     return PreTrainedTokenizerFast(
-        tokenizer_object=core, eos_token=END, pad_token=PAD, chat_template=_template("chat.jinja"), padding_side="left"
+        tokenizer_object=core, eos_token=END, pad_token=PAD, chat_template=text_of("chat.jinja"), padding_side="left"
     )
 
 
@@ -119,7 +113,7 @@ def make_tiny_processor(texts: Iterable[str], vocab_size: int = 400) -> Any:
     let_videos_be_missing()
     tokenizer = make_tiny_tokenizer(texts, vocab_size)
     tokenizer.add_special_tokens({"additional_special_tokens": list(IMAGE_TOKENS)})
-    tokenizer.chat_template = _template("vision.jinja")
+    tokenizer.chat_template = text_of("vision.jinja")
     images = Qwen2VLImageProcessorPil(
         patch_size=PATCH,
         merge_size=MERGE,
@@ -159,8 +153,6 @@ def make_tiny_model(
     Raises:
         ConfigError: for a width that cannot be divided into heads of 32 dimensions.
     """
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
     if width < HEAD or width % HEAD:
         raise ConfigError(f"width is {width}; a multiple of {HEAD} is needed, as 64 or 96")
 
@@ -222,8 +214,6 @@ def _language(tokenizer: Any, width: int, context: int, rope: dict[str, Any]) ->
 
 
 def _write(folder: str | Path, encoder: Any, model_class: Any, config: Any, seed: int) -> Path:
-    import torch
-
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = model_class(config)

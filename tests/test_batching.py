@@ -36,7 +36,7 @@ from agent_gym.trainers.batch import (  # noqa: E402
     training_episode,
 )
 from agent_gym.trainers.losses import loss_weights  # noqa: E402
-from agent_gym.trainers.probes import can_share  # noqa: E402
+from agent_gym.trainers.shortcuts import can_share  # noqa: E402
 from agent_gym.transcript import Span  # noqa: E402
 
 CPU = torch.device("cpu")

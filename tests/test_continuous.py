@@ -274,7 +274,7 @@ def test_each_token_has_the_logprob_of_the_weights_whose_version_it_carries(
     trainer = build(tmp_path, policy=None, max_staleness=2, max_turns=3, **options, **engine)
     weights_at: dict[int, Any] = {}
     batches: list[Any] = []
-    hand_over, collect = trainer.scheduler._hand_over, trainer.scheduler.collect
+    hand_over, collect = trainer.scheduler.hand_over, trainer.scheduler.collect
 
     def handed_over() -> None:
         weights_at[trainer.state.global_step] = copy.deepcopy(trainer.model.state_dict())
@@ -285,7 +285,7 @@ def test_each_token_has_the_logprob_of_the_weights_whose_version_it_carries(
         batches.append(episodes)
         return episodes, kept
 
-    trainer.scheduler._hand_over, trainer.scheduler.collect = handed_over, collected
+    trainer.scheduler.hand_over, trainer.scheduler.collect = handed_over, collected
     trainer.train()
     trainer.scheduler.policy.close()
     seen, others, pieces = set(), [], 0

@@ -15,7 +15,7 @@ from trainer_tools import EOS, distance, in_ranks, logged, make_trainer, model_f
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from agent_gym.trainers.input_dependence import PROMPTS, RESPONSES, choose, measures, probe  # noqa: E402
-from agent_gym.trainers.probes import can_share  # noqa: E402
+from agent_gym.trainers.shortcuts import can_share  # noqa: E402
 
 P = 8
 PROMPT = [[5, 100 + 3 * i, 100 + 3 * i, 7] for i in range(P)]

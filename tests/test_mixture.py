@@ -56,7 +56,7 @@ def test_parse_by_hand() -> None:
     ("text", "words"),
     [
         ("", "has a part without environment id"),
-        ("A/B-v0=1,A/B-v0=2", "names A/B-v0 twice"),
+        (f"{GSM8K}=1,gsm8k=2", f"names {GSM8K} twice"),
         *[(f"A/B-v0={bad}", f"the weight of A/B-v0 is '{bad}'; it must") for bad in ("", "much", "-1", "nan")],
     ],
 )

@@ -4,8 +4,8 @@ A run can end while it writes one: killed, out of time, the disk full. transform
 start and resumes from the highest N, whole or not. Here the files are written aside, in `unfinished/checkpoint-N`, and
 the folder gets its name when all processes have written their part: a rename happens or it does not.
 
-With FSDP2 each process writes its own share of weights and optimizer (shares.py; adapters are written whole), so that
-nothing is gathered, and training goes on while they are written. The folder gets its name after the first step at whose
+With FSDP2 each process writes its own share of weights and optimizer (adapters are written whole), so that nothing is
+gathered, and training goes on while they are written. The folder gets its name after the first step at whose
 end all are whole. The next checkpoint waits for that, and so does the end of the run. `agent-gym export model` joins
 the shares. The model that is saved at the end is whole.
 
@@ -22,21 +22,22 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.utils import is_peft_model
+from accelerate.utils.constants import FSDP_MODEL_NAME, OPTIMIZER_NAME
 from transformers import Trainer, TrainerCallback
 from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint, rotate_checkpoints
 
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.evaluate.cards import versions
-from agent_gym.policies.ranks import barrier_on_error
+from agent_gym.policies.ranks import barrier_on_error, gather
 from agent_gym.trainers.settings import AgentSettings
-from agent_gym.trainers.shares import ShareWriter
 
 FILE = "agent_gym.json"
 # Settings that a card shows whatever they are; others of these groups where they are not the default.
@@ -192,6 +193,57 @@ class WholeCheckpoints(Trainer):
     def _load_best_model(self) -> None:
         self._finish_checkpoint()
         super()._load_best_model()
+
+
+class ShareWriter:
+    """Writes one checkpoint at a time, by torch's DCP; all processes call its methods at the same points.
+
+    Training stands still for a copy to the memory of the CPU, which takes as many bytes as the share until it is
+    written: for AdamW in float32 12 bytes a parameter over the number of processes. The files are those of accelerate,
+    which reads them when a run is resumed, as does export_model.py.
+    """
+
+    def __init__(self) -> None:
+        self._writes: list[Future[Any]] = []
+        self._groups: list[Any] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint was begun and not waited for."""
+        return bool(self._writes)
+
+    def begin(self, model: Any, optimizer: Any, folder: Path) -> None:
+        """Copy this process's share of weights and optimizer, and begin to write them into a folder."""
+        from torch.distributed import checkpoint as dcp
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
+
+        states: dict[str, dict[str, Any]] = {
+            f"{FSDP_MODEL_NAME}_0": {"model": get_model_state_dict(model)},
+            f"{OPTIMIZER_NAME}_0": {"optimizer": get_optimizer_state_dict(model, optimizer)},
+        }
+        # Two writes at the same time must not share a group, and the run's own may know GPUs only.
+        self._groups = self._groups or [torch.distributed.new_group(backend="gloo") for _ in states]
+        for group, (name, state) in zip(self._groups, states.items(), strict=True):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            writer = dcp.FileSystemWriter(str(folder / name))
+            write: Any = dcp.async_save(state, storage_writer=writer, process_group=group)
+            self._writes.append(write)
+
+    def is_done(self) -> bool:
+        """Whether all processes have written, or failed to."""
+        return all(gather(all(write.done() for write in self._writes)))
+
+    def wait(self) -> None:
+        """Wait for the end, and raise in all processes what one has failed with."""
+        from torch.distributed.checkpoint import CheckpointException
+
+        writes, self._writes = self._writes, []
+        failures = [failure for write in writes if (failure := write.exception()) is not None]
+        for failure in failures:
+            if isinstance(failure, CheckpointException):  # no `Exception`, and a page of tracebacks
+                process, (cause, _) = next(iter(failure.failures.items()))
+                raise RolloutError(f"process {process}: {cause}") from failure
+            raise failure
 
 
 class _NameWhenWritten(TrainerCallback):

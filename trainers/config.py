@@ -7,6 +7,7 @@ Fields of `GRPOConfig` that describe something this trainer does differently are
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -60,6 +61,24 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "transformers_continuous_batching_config": (None, {}),
     "pad_to_multiple_of": ("auto", None),
 }
+
+
+# Arguments of TRL's trainer that have no place here, and what has.
+INSTEAD = {
+    "reward_funcs": (
+        "the environment scores: give QuestionEnv(questions, score=f), or a term in reward_weights whose value is in "
+        "Reply(terms=...)"
+    ),
+    "environment_factory": "give env=lambda: agent_gym.contrib.trl.FromTRL(factory, rows), or a TextEnv",
+    "tools": "they belong to the environment: env=lambda: QuestionEnv(questions, tools=[f])",
+    "rollout_func": "the environment answers the policy, and policy= takes what samples",
+}
+
+
+def refuse_foreign(trainer: str, arguments: Iterable[str]) -> None:
+    """Raise `ConfigError` for an argument of TRL's trainer that has no place here, with what to give instead."""
+    for name in INSTEAD.keys() & set(arguments):
+        raise ConfigError(f"{trainer} takes no {name}: {INSTEAD[name]}")
 
 
 class _OneEpisode(int):

@@ -25,6 +25,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from agent_gym.data import model_source
 from agent_gym.errors import ConfigError
+from agent_gym.trainers.shortcuts import unadapted
 
 READ = ("input_ids", "attention_mask", "position_ids", "mm_token_type_ids", "pixel_values", "image_grid_thw")
 """The arguments of a forward pass that are its input; the others are for the policy's output."""
@@ -85,9 +86,8 @@ def attach(model: Any, critic: Critic) -> None:
             output = inner(*args, **kwargs)
             return output, self.critic(self.critic.backbone(**seen, use_cache=False).last_hidden_state)
         # The head reads the hidden states of the policy's own pass: caught where the trunk returns them.
-        base = self.get_base_model() if hasattr(self, "get_base_model") else self
         caught: list[torch.Tensor] = []
-        hook = base.base_model.register_forward_hook(
+        hook = unadapted(self).base_model.register_forward_hook(
             lambda _m, _i, result: caught.append(result.last_hidden_state),
             prepend=True,  # before others select places for the output layer
         )

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from agent_gym.errors import ConfigError
 from agent_gym.policies import ScriptedPolicy
 from agent_gym.policies.ranks import barrier_on_error
 from agent_gym.rollout import Episode, Runner
@@ -33,14 +32,12 @@ class Demonstrations:
     """The expert of a trainer's tasks, who plays the first `sft_share` of those of each rollout."""
 
     def __init__(self, trainer: Any) -> None:
-        if trainer.vision is not None:
-            raise ConfigError("sft_coef does not know the images of rows: leave it at 0 for a model that reads images")
         self._trainer = trainer
 
     @functools.cached_property
     def _runner(self) -> Runner:
         args, renderer = self._trainer.args, self._trainer.renderer
-        policy = ScriptedPolicy(lambda episode: _expert(episode), renderer.encode_action)
+        policy = ScriptedPolicy(_expert, renderer.encode_action)
         return Runner(policy, renderer, args.budget, workers=args.env_workers, env_processes=args.env_processes)
 
     def add(self, batch: Batch, played: Sequence[Episode]) -> Batch:

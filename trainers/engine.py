@@ -26,6 +26,7 @@ from agent_gym.policies.ranks import barrier_on_error
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.critic import PREFIX, policy_only
+from agent_gym.trainers.shortcuts import unadapted
 
 
 def wants_vllm(args: AgentGRPOConfig) -> bool:
@@ -96,7 +97,7 @@ def _vllm(model: Any, renderer: ChatRenderer, args: AgentGRPOConfig) -> Policy:
         )
     # vLLM reads the architecture from a folder or the hub; the weights are pushed before the first rollout. A model
     # that was made in memory, or is wrapped by PEFT, is written out once.
-    base = _base(model)
+    base = unadapted(model)
     place = base.config._name_or_path
     if not place or (place.startswith((".", "/")) and not Path(place).is_dir()):
         place = tempfile.mkdtemp(prefix="agent-gym-")
@@ -142,11 +143,6 @@ def _engine_dtype(args: AgentGRPOConfig, base: Any) -> str | None:
     return str(base.dtype).removeprefix("torch.") if args.device.type == "cuda" else None
 
 
-def _base(model: Any) -> Any:
-    """Return the model that PEFT has wrapped, or the model itself."""
-    return model.get_base_model() if is_peft_model(model) else model
-
-
 def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, weight) of a policy without its DDP or FSDP wrapper, LoRA merged, shards gathered, no critic.
 
@@ -157,7 +153,7 @@ def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
     Raises `ConfigError` for weights that an engine cannot be given, see `check_servable`.
     """
-    base = _base(model)
+    base = unadapted(model)
     stored = _stored_names(base, _parameters(base))
     for name, weight in merged_weights(model):
         if stored[name] == [name]:
@@ -169,7 +165,7 @@ def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """As `named_weights`, under the names that the parameters have in a model without adapters."""
     deltas = _lora_deltas(model)
-    for name, parameter in _parameters(_base(model)).items():
+    for name, parameter in _parameters(unadapted(model)).items():
         weight = _full(parameter)
         if name in deltas:
             weight = (weight.float() + deltas[name]().float()).to(weight.dtype)
@@ -178,7 +174,7 @@ def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 def check_servable(model: Any) -> None:
     """Raise `ConfigError` for a policy whose weights no engine can be given; nothing is gathered."""
-    base = _base(model)
+    base = unadapted(model)
     if getattr(base, "is_quantized", False):
         raise ConfigError("the policy is quantized, and vLLM is given whole weights: load it without quantization")
     _lora_deltas(model)

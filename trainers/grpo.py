@@ -24,7 +24,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.data import model_source
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.evaluate.cards import Meter
 from agent_gym.judges import Judge
 from agent_gym.policies.base import Policy
@@ -35,13 +35,12 @@ from agent_gym.registry import EnvLike
 from agent_gym.rollout import Episode, EpisodeSpec, Runner
 from agent_gym.trainers.batch import Batch, TrainingEpisode, balance, collate, take, training_episode
 from agent_gym.trainers.checkpoints import write_provenance
-from agent_gym.trainers.config import AgentGRPOConfig
+from agent_gym.trainers.config import AgentGRPOConfig, refuse_foreign
 from agent_gym.trainers.credit import Estimate, Timeline, experience
 from agent_gym.trainers.demonstrations import WEIGHTS, Demonstrations
 from agent_gym.trainers.echo_trap import EchoTrapCallback
 from agent_gym.trainers.engine import check_sharded, wants_vllm, warn_of_rounding
 from agent_gym.trainers.estimators import assign
-from agent_gym.trainers.given import data_sets, no_reward, refuse_foreign
 from agent_gym.trainers.input_dependence import InputDependenceCallback
 from agent_gym.trainers.losses import CLAMP, loss_weights, overlong_penalty
 from agent_gym.trainers.metrics import (
@@ -57,10 +56,15 @@ from agent_gym.trainers.metrics import (
 from agent_gym.trainers.rows import RowTrainer, Scores
 from agent_gym.trainers.run_card import RunCard
 from agent_gym.trainers.schedule import RolloutScheduler, check_judge, group_specs, sampled
-from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, Rows
+from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, Rows, data_sets
 from agent_gym.trainers.teachers import HintWriter, Teacher
 
 _MEANS = "running_means"  # in the trainer's state, which checkpoints keep
+
+
+def no_reward(prompts: Any, **kwargs: Any) -> list[float]:
+    """Stand for the reward function on which TRL insists."""
+    raise RolloutError("rewards come from the environment; this function is never called")
 
 
 class AgentGRPOTrainer(RowTrainer):
@@ -95,6 +99,7 @@ class AgentGRPOTrainer(RowTrainer):
     _tag_names = ["trl", "agent-gym", "grpo"]
     _name = "AgentGRPO"
     config_class: type[AgentGRPOConfig] = AgentGRPOConfig
+    sampler: GroupSampler  # the order of the training tasks, once training has begun
     # What the base classes set, as this class knows it.
     train_dataset: Any
     num_generations: int
@@ -162,15 +167,13 @@ class AgentGRPOTrainer(RowTrainer):
         if args.chat_template_kwargs:
             self.renderer = ChatRenderer(self.processing_class, template_kwargs=cast(Any, args.chat_template_kwargs))
         self.vision = self.renderer.vision
-        if self.vision is not None and args.packing:
-            raise ConfigError("packing does not know the images of rows: leave it out for a model that reads images")
-        if self.vision is not None and args.probe_steps:
-            raise ConfigError(
-                "probe_steps does not know the images of rows: leave it at 0 for a model that reads images"
-            )
+        for name in ("packing", "probe_steps", "sft_coef") if self.vision is not None else ():
+            if getattr(args, name):
+                raise ConfigError(
+                    f"{name} does not know the images of rows: leave it out for a model that reads images"
+                )
         self.renderer.also_ends_at(self.eos_token_ids)
-        self._epochs = EpochCallback()
-        self.add_callback(self._epochs)
+        self.add_callback(EpochCallback(self))
         self.card = RunCard(self)
         self.add_callback(self.card)
         if args.echo_trap != "off":
@@ -220,7 +223,7 @@ class AgentGRPOTrainer(RowTrainer):
             self._add_engine_ratio(batch, batch["old_logps"])
         if self.demonstrations is not None:
             batch = self.demonstrations.add(batch, episodes)
-        self._metrics["train"]["time/score"].append(time.perf_counter() - started)
+        self.record({"time/score": time.perf_counter() - started})
         self.card.count(episodes, sum(episode.trained for episode in kept))
         self._write_down(sampled(episodes), credit)
         return batch
@@ -260,8 +263,7 @@ class AgentGRPOTrainer(RowTrainer):
         return kept
 
     def _lay_out(self, episodes: Sequence[TrainingEpisode]) -> Batch:
-        count = torch.tensor([sum(len(e.rows) for e in episodes)], device=self.accelerator.device)
-        n_rows = int(self.accelerator.gather(count).max()) + 1
+        n_rows = max(gather(sum(len(e.rows) for e in episodes))) + 1
         batch = collate(episodes, n_rows, self._tokenizer.pad_token_id, self.accelerator.device, self.vision)
         trained = torch.tensor([*(e.trained for e in episodes), False], device=self.accelerator.device)
         batch["weights"] = self._weigh(batch, batch["action_mask"] & trained[batch["episode_of"]][:, None])
@@ -354,7 +356,7 @@ class AgentGRPOTrainer(RowTrainer):
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> GroupSampler:
         dataset = self.train_dataset if dataset is None else dataset
-        self._epochs.sampler = GroupSampler(
+        self.sampler = GroupSampler(
             len(dataset),
             group_size=self.num_generations,
             batch_tasks=self.args.batch_tasks,
@@ -363,19 +365,12 @@ class AgentGRPOTrainer(RowTrainer):
             shuffle=self.shuffle_dataset,
             mixture=Mixture.of(dataset),
         )
-        return self._epochs.sampler
-
-    @property
-    def sampler(self) -> GroupSampler:
-        """The order of the training tasks, once training has begun."""
-        assert self._epochs.sampler is not None
-        return self._epochs.sampler
+        return self.sampler
 
     def _write_down(self, episodes: Sequence[Episode], credit: Mapping[int, TokenCredit]) -> None:
         """Log and record the episodes that this process has played; `credit` is of those that it trains on."""
         shares = gather(repeated_share(first_turns(episodes)))
-        for name, value in (mean_metrics(episodes) | {"rollout/repeated": sum(shares) / len(shares)}).items():
-            self._metrics["train"][name].append(value)
+        self.record(mean_metrics(episodes) | {"rollout/repeated": sum(shares) / len(shares)})
         shown = episodes if self.log_completions else episodes[: self.args.trajectories_per_step]
         wanted = [self._number(e) if self._trains(e) else None for e in shown]
         answers = exchange([{n: credit[n] for n in asked if n in credit} for asked in gather(wanted)])

@@ -23,7 +23,7 @@ from transformers import TrainerCallback
 
 from agent_gym.policies.ranks import gather, gather_items
 from agent_gym.trainers.batch import WORLD, TrainingEpisode, TrainingRow, collate
-from agent_gym.trainers.probes import reading
+from agent_gym.trainers.shortcuts import reading
 
 PROMPTS, RESPONSES = 8, 4
 """Most prompts of a measurement, and most responses to each: the paper has 8 prompts (section 4.1), with 16 to each."""
@@ -122,5 +122,4 @@ class InputDependenceCallback(TrainerCallback):
             return
         started, trainer = time.perf_counter(), self._trainer
         found = probe(trainer, gather_items(first_turns(trainer._generated)))
-        for name, value in (found | {"time/probe": time.perf_counter() - started}).items():
-            trainer._metrics["train"][name].append(value)
+        trainer.record(found | {"time/probe": time.perf_counter() - started})

@@ -99,10 +99,9 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         if not count:
             return
         spread, missed = rr / count - (r / count) ** 2, ee / count - (e / count) ** 2
-        metrics = self._metrics["train"]
-        metrics["critic/explained_variance"].append(1 - missed / spread if spread > 1e-8 else 0.0)
-        metrics["critic/return_mean"].append(r / count)
-        metrics["critic/value_mean"].append((r - e) / count)
+        explained = 1 - missed / spread if spread > 1e-8 else 0.0
+        means = {"critic/return_mean": r / count, "critic/value_mean": (r - e) / count}
+        self.record({"critic/explained_variance": explained, **means})
 
     def _loss(self, scores: Scores, inputs: Batch) -> torch.Tensor:
         assert scores.values is not None
@@ -140,7 +139,7 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         known = {id(parameter) for parameter in critic}
         policy = [parameter for parameter in model.parameters() if id(parameter) not in known]
         norm = self.accelerator.clip_grad_norm_(critic, self.args.max_grad_norm)
-        self._metrics["train"]["critic/grad_norm"].append(float(norm))
+        self.record({"critic/grad_norm": float(norm)})
         return self.accelerator.clip_grad_norm_(policy, self.args.max_grad_norm)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
@@ -156,18 +155,19 @@ class AgentPPOTrainer(AgentGRPOTrainer):
             save_critic(critic, folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        # Shards hold policy and critic.
-        with contextlib.nullcontext() if self.is_fsdp_enabled else self._critic_apart(resume_from_checkpoint):
+        with self._critic_apart(resume_from_checkpoint):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_best_model(self) -> None:
-        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
-        with contextlib.nullcontext() if sharded else self._critic_apart(str(self.state.best_model_checkpoint)):
+        with self._critic_apart(str(self.state.best_model_checkpoint)):
             super()._load_best_model()
 
     @contextlib.contextmanager
     def _critic_apart(self, folder: str) -> Iterator[None]:
-        """Load the policy alone, then the critic from its own file."""
+        """Load the policy alone, then the critic from its own file; shards hold both."""
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            yield
+            return
         inner = self.accelerator.unwrap_model(self.model)
         with policy_only(inner):
             yield

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import math
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -21,11 +22,11 @@ from trl.trainer.utils import use_adapter
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.images import Vision
 from agent_gym.policies.processors import image_inputs
+from agent_gym.policies.ranks import gather, gather_items
 from agent_gym.rollout import derive_seed
 from agent_gym.trainers.batch import Batch, Layout, micro_batches, packed, padded, shared, take
 from agent_gym.trainers.checkpoints import WholeCheckpoints
 from agent_gym.trainers.config import AgentGRPOConfig
-from agent_gym.trainers.frozen import fits, once, reading_only
 from agent_gym.trainers.losses import (
     RunningMeans,
     cispo_loss,
@@ -35,8 +36,8 @@ from agent_gym.trainers.losses import (
     mismatch_kl,
     probability_ratio,
 )
-from agent_gym.trainers.probes import can_share, check_packing, skippable_layers
-from agent_gym.trainers.utilisation import UpdateMeter
+from agent_gym.trainers.metrics import UpdateMeter
+from agent_gym.trainers.shortcuts import can_share, check_packing, fits, once, reading_only, skippable_layers
 
 _STEPS = "micro_steps"  # in the trainer's state, which checkpoints keep
 
@@ -74,7 +75,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         self._generated: Batch = {}
         self._generated_in = -1  # number of the rollout
         self.shares_openings = False  # until the model has shown before the first rollout that it can
-        self.frozen: list[Any] = []  # layers that the updates on a rollout need not run again (frozen.py)
+        self.frozen: list[Any] = []  # layers that the updates on a rollout need not run again (shortcuts.py)
         self._micro_step = 0  # within the optimizer step
         self._share = 1.0  # of the minibatch's tokens in the present piece
         self._means = RunningMeans()
@@ -105,9 +106,10 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         """How many rollouts came before the present one, so that a resumed run samples what the straight one would."""
         return self._position // self._uses
 
-    @property
-    def _mode(self) -> str:
-        return "train" if self.model.training else "eval"
+    def record(self, values: Mapping[str, float]) -> None:
+        """Add numbers to the next log: of training, or of the evaluation that is under way."""
+        for name, value in values.items():
+            self._metrics["train" if self.model.training else "eval"][name].append(value)
 
     def create_accelerator_and_postprocess(self) -> None:
         """Let FSDP2 compute in bf16 without rounding what comes out of it.
@@ -313,8 +315,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         dummy = len(owner) - 1
         if self.args.micro_batch_tokens is not None:  # then `_pieces` sees to it, and needs a dummy
             return [pad(index, (0, 1), value=dummy) for index in minibatches]
-        sizes = torch.tensor([len(index) for index in minibatches], device=self.accelerator.device)
-        size = max(1, int(self.accelerator.gather(sizes).max()))
+        size = max(1, *gather_items([len(index) for index in minibatches]))
         return [pad(index, (0, size - len(index)), value=dummy) for index in minibatches]
 
     def _pieces(self, batch: Batch) -> list[torch.Tensor]:
@@ -338,8 +339,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         )
         if not by_tokens:
             return [torch.tensor(piece) for piece in pieces]
-        needed = self.accelerator.gather(torch.tensor([len(pieces)], device=self.accelerator.device))
-        filler = [torch.tensor([len(lengths) - 1])] * (max(1, int(needed.max())) - len(pieces))
+        filler = [torch.tensor([len(lengths) - 1])] * (max(1, *gather(len(pieces))) - len(pieces))
         return [torch.tensor([owned[i] for i in piece]) for piece in pieces] + filler
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
@@ -378,15 +378,13 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
             total += loss.detach()
         if not torch.isfinite(total):
             raise RolloutError(f"the loss is {total.item()} at step {self.state.global_step}; nothing was updated")
-        for name, value in self._means.pop(self.accelerator).items():
-            self._metrics["train"][name].append(value)
+        self.record(self._means.pop(self.accelerator))
         self._position += 1
         self._micro_step = 0 if sync else self._micro_step + 1
         now = time.perf_counter()
-        for name, value in self._meter.take(now - generated).items():
-            self._metrics["train"][name].append(value)
+        self.record(self._meter.take(now - generated))
         self._current_train_step_time += now - started
         if sync:
-            self._metrics["train"]["step_time"].append(self._current_train_step_time)
+            self.record({"step_time": self._current_train_step_time})
             self._current_train_step_time = 0.0
         return total

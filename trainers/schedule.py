@@ -23,6 +23,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from agent_gym.errors import ConfigError
 from agent_gym.judges import Judge
 from agent_gym.judges.ledger import COUNTS
@@ -70,7 +72,12 @@ class RolloutScheduler:
             specs = self._specs(rows, trainer.accelerator.process_index * len(rows), seed)
             episodes = trainer.rollout(specs, trainer.temperature)
         if any(episode.roles for episode in episodes):
-            episodes = self._by_role(episodes)
+            if args.max_refills:
+                raise ConfigError(
+                    "max_refills replaces tasks by their groups, and in self-play each role has one: leave it"
+                )
+            # From here on each role of self-play is an episode.
+            episodes = [part for episode in episodes for part in by_role(episode)]
         returns, source_of = self._log_rewards(episodes)
         kept = set(returns)
         if args.max_refills:
@@ -83,16 +90,8 @@ class RolloutScheduler:
         if trainer.estimator.needs_baseline:
             greedy = gather_items([(e.spec.group, e.reward) for e in episodes if e.spec.greedy])
             kept &= {group for group, reward in greedy if reward == reward}
-        self._log({"rollout/groups_kept": len(kept) / len(returns)})
+        self.trainer.record({"rollout/groups_kept": len(kept) / len(returns)})
         return episodes, kept
-
-    def _by_role(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """Take the roles of self-play apart: from here on each is an episode."""
-        if self.trainer.args.max_refills:
-            raise ConfigError(
-                "max_refills replaces tasks by their groups, and in self-play each role has one: leave it"
-            )
-        return [part for episode in episodes for part in by_role(episode)]
 
     def _refill(self, seed: int, returns: dict[int, list[float]], source_of: dict[int, int]) -> list[Episode]:
         """Play further tasks in place of those that agree (DAPO), each process its share of every round.
@@ -117,7 +116,7 @@ class RolloutScheduler:
             returns.update(new_returns)
             source_of.update(new_sources)
             taken, played = taken + fresh, played + more
-        self._log({"rollout/refills": rounds})
+        self.trainer.record({"rollout/refills": rounds})
         return played
 
     @functools.cached_property
@@ -145,26 +144,22 @@ class RolloutScheduler:
 
     def hand_over(self) -> None:
         """Hand the current weights to the engine, and set the limits of the episodes to come."""
-        started = time.perf_counter()
+        started, trainer, runner = time.perf_counter(), self.trainer, self.runner
         with self.stream.paused():
             if self.stream.background:  # other processes may sample from the same servers
-                self.trainer.accelerator.wait_for_everyone()
-            self._hand_over()
-        self.trainer._metrics[self.trainer._mode]["time/sync"].append(time.perf_counter() - started)
-
-    def _hand_over(self) -> None:
-        trainer, runner = self.trainer, self.runner
-        runner.budget, runner.version = self._budget, trainer.state.global_step
-        if self._curriculum is not None and trainer.model.training:
-            turns = self._curriculum.turns(trainer.state.global_step)
-            self._log({"rollout/max_turns": turns})
-            most = min(turns, self._budget.max_turns or turns)
-            runner.budget = dataclasses.replace(self._budget, max_turns=most)
-        if isinstance(runner.policy, Engine):
-            runner.policy.wake()
-            # Every time, even twice in a step: the step does not identify the weights (a second `train()`, the best
-            # checkpoint loaded at the end), and an engine that slept has none.
-            runner.policy.sync(named_weights(trainer.accelerator.unwrap_model(trainer.model)))
+                trainer.accelerator.wait_for_everyone()
+            runner.budget, runner.version = self._budget, trainer.state.global_step
+            if self._curriculum is not None and trainer.model.training:
+                turns = self._curriculum.turns(trainer.state.global_step)
+                trainer.record({"rollout/max_turns": turns})
+                most = min(turns, self._budget.max_turns or turns)
+                runner.budget = dataclasses.replace(self._budget, max_turns=most)
+            if isinstance(runner.policy, Engine):
+                runner.policy.wake()
+                # Every time, even twice in a step: the step does not identify the weights (a second `train()`, the best
+                # checkpoint loaded at the end), and an engine that slept has none.
+                runner.policy.sync(named_weights(trainer.accelerator.unwrap_model(trainer.model)))
+        trainer.record({"time/sync": time.perf_counter() - started})
 
     def play(self, play: Callable[[], list[Episode]]) -> list[Episode]:
         """Call something that plays episodes when the engine has the current weights, in all processes at once.
@@ -191,8 +186,7 @@ class RolloutScheduler:
         self.runner.stats, shares = self.stream.take_times()
         policy = self.runner.policy
         load = policy.take_load() if isinstance(policy, Measured) else {}
-        for name, value in (self.runner.stats.metrics() | shares | load).items():
-            self.trainer._metrics[self.trainer._mode][name].append(value)
+        self.trainer.record(self.runner.stats.metrics() | shares | load)
         if self.trainer.judge is not None:
             self._log_judge(self.trainer.judge)
         failures = gather_items([episode.failure for episode in episodes])
@@ -210,8 +204,7 @@ class RolloutScheduler:
         mine, self._judged = total - self._judged, total
         self.trainer.card.spent.update({f"judge_{name}": mine[name] for name in COUNTS})
         spent = sum(gather(mine), Counter[str]())
-        for name in COUNTS:
-            self.trainer._metrics[self.trainer._mode][f"judge/{name}"].append(spent[name])
+        self.trainer.record({f"judge/{name}": spent[name] for name in COUNTS})
 
     @property
     def rollouts(self) -> int:
@@ -244,10 +237,6 @@ class RolloutScheduler:
             specs += [dataclasses.replace(spec, greedy=True, member=size) for spec in specs if spec.member == 0]
         return specs
 
-    def _log(self, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self.trainer._metrics["train"][name].append(value)
-
     def _log_rewards(self, episodes: Sequence[Episode]) -> tuple[dict[int, list[float]], dict[int, int]]:
         """Log what the sampler's tasks earned, and return the returns of each group, and its environment.
 
@@ -265,13 +254,14 @@ class RolloutScheduler:
         tokens = Counter[int]()  # by how many optimizer steps came after the weights that sampled them
         for version, count in (run for e in sampled(episodes) for made in e.steps for run in made.versions):
             tokens[self.trainer.state.global_step - version] += count
-        ages = sum(gather(tokens), Counter[int]())
-        self._log(
+        ages = sum(gather(tokens), Counter[int]()) or Counter({0: 1})
+        middle, most = np.quantile([*ages], [0.5, 0.9], weights=[*ages.values()], method="inverted_cdf").tolist()
+        self.trainer.record(
             {
-                "rollout/staleness": sum(age * count for age, count in ages.items()) / max(1, ages.total()),
-                "rollout/staleness_p50": _percentile(ages, 0.5),
-                "rollout/staleness_p90": _percentile(ages, 0.9),
-                "rollout/staleness_max": max(ages, default=0),
+                "rollout/staleness": sum(age * count for age, count in ages.items()) / ages.total(),
+                "rollout/staleness_p50": middle,
+                "rollout/staleness_p90": most,
+                "rollout/staleness_max": max(ages),
                 "reward": sum(scored) / max(1, len(scored)),
                 "reward_std": sum(spreads) / len(spreads),
                 "frac_reward_zero_std": sum(spread < 1e-6 for spread in spreads) / len(spreads),
@@ -331,16 +321,6 @@ def group_specs(
 def sampled(episodes: Iterable[Episode]) -> list[Episode]:
     """Leave out the greedy episodes: they are baselines, and not samples of the policy."""
     return [episode for episode in episodes if not episode.spec.greedy]
-
-
-def _percentile(counts: Counter[int], share: float) -> int:
-    """Return the smallest number up to which so large a share of all that were counted lies; 0 of none."""
-    below = 0
-    for number in sorted(counts):
-        below += counts[number]
-        if below >= share * counts.total():
-            return number
-    return 0
 
 
 def _returns(episodes: Sequence[Episode]) -> tuple[dict[int, list[float]], dict[int, int], int]:

@@ -52,10 +52,14 @@ class _Metadata(dict[str, Any]):
         return {"help": self["help"]}
 
 
-def setting(default: Any, group: str, text: str, least: int | None = None) -> Any:
-    """Declare a setting: its default, its group in `GROUPS`, its help, and the least value that it may have."""
+def _setting(group: str, default: Any, text: str, least: int | None = None) -> Any:
+    """Declare a setting: its group in `GROUPS`, its default, its help, and the least value that it may have."""
     return field(default=default, metadata=_Metadata(help=text, group=group, least=least))
 
+
+_episodes, _sampling, _credit, _selection, _loss, _teacher, _memory, _critic, _evaluation = (
+    functools.partial(_setting, group) for group in GROUPS
+)
 
 _hints = functools.cache(get_type_hints)
 
@@ -70,175 +74,154 @@ def choices(settings: type, name: str) -> list[Any]:
 
 @dataclass
 class AgentSettings:
-    """What `AgentGRPOConfig` adds to `trl.GRPOConfig`. Each field names its group in `GROUPS`."""
+    """What `AgentGRPOConfig` adds to `trl.GRPOConfig`. Each field is declared by its group in `GROUPS`."""
 
-    max_turns: int | None = setting(None, "episodes", "Turns of an episode, besides the environment's own limit.")
-    max_turn_tokens: int = setting(512, "episodes", "Tokens the policy may sample in one turn.")
-    max_episode_tokens: int = setting(4096, "episodes", "Tokens of one context: prompt, turns and observations.")
-    episode_timeout: float | None = setting(None, "episodes", "Seconds of wall-clock time that an episode may take.")
-    context: str = setting(
+    max_turns: int | None = _episodes(None, "Turns of an episode, besides the environment's own limit.")
+    max_turn_tokens: int = _episodes(512, "Tokens the policy may sample in one turn.")
+    max_episode_tokens: int = _episodes(4096, "Tokens of one context: prompt, turns and observations.")
+    episode_timeout: float | None = _episodes(None, "Seconds of wall-clock time that an episode may take.")
+    context: str = _episodes(
         "append",
-        "episodes",
         "What the model sees of earlier turns: append, window:N, budget:TOKENS, summarize:TOKENS, rebuild or template.",
     )
-    turn_curriculum: str | None = setting(
-        None, "episodes", "ScalingInter: turns allowed from a step on, for example 0:2,100:4,200:8."
+    turn_curriculum: str | None = _episodes(
+        None, "ScalingInter: turns allowed from a step on, for example 0:2,100:4,200:8."
     )
-    use_vllm: bool | None = setting(
+    use_vllm: bool | None = _sampling(
         None,
-        "sampling",
         "Sample with vLLM. By default where it is installed and can serve the policy, else with transformers; true "
         "insists, false never does. A policy= of your own is taken as it is.",
     )
-    layout: Literal["colocate", "server"] = setting(
+    layout: Literal["colocate", "server"] = _sampling(
         "colocate",
-        "sampling",
         "Where vLLM runs: colocate (in each training process) or server (`agent-gym serve model` on other GPUs, at "
         "vllm_server_base_url).",
     )
-    engine_process: bool | None = setting(
+    engine_process: bool | None = _sampling(
         None,
-        "sampling",
         "With layout colocate: vLLM in a process of its own, which environments that compute in Python do not slow. "
         "By default on GPUs, for policies that read no images.",
     )
-    weights_transfer: Literal["auto", "files", "broadcast"] = setting(
+    weights_transfer: Literal["auto", "files", "broadcast"] = _sampling(
         "auto",
-        "sampling",
         "With layout server: how weights get there: files, broadcast (NCCL between GPUs, gloo elsewhere) or auto, "
         "which broadcasts between GPUs that reach each other.",
     )
-    weights_folder: str | None = setting(
-        None, "sampling", "With layout server: a folder for weights that the servers see, too; by default /dev/shm."
+    weights_folder: str | None = _sampling(
+        None, "With layout server: a folder for weights that the servers see, too; by default /dev/shm."
     )
-    max_staleness: int = setting(
+    max_staleness: int = _sampling(
         0,
-        "sampling",
         "Optimizer steps by which a token may be older than the weights that learn from it. Above 0 nothing waits for "
         "the slowest episodes, and servers sample during updates.",
         0,
     )
-    max_live: int = setting(512, "sampling", "Episodes alive at the same time, per process.", 1)
-    max_num_seqs: int = setting(256, "sampling", "Most sequences vLLM decodes at once, per process.", 1)
-    env_workers: int = setting(32, "sampling", "Environments that compute at the same time, per process.", 1)
-    env_processes: int = setting(
+    max_live: int = _sampling(512, "Episodes alive at the same time, per process.", 1)
+    max_num_seqs: int = _sampling(256, "Most sequences vLLM decodes at once, per process.", 1)
+    env_workers: int = _sampling(32, "Environments that compute at the same time, per process.", 1)
+    env_processes: int = _sampling(
         0,
-        "sampling",
         "Processes that run environments, per process; 0 for threads. For environments that compute in Python or are "
         "not thread-safe.",
         0,
     )
     # The ratio of a whole multi-turn row is a product over thousands of tokens: with bf16 rollouts it leaves any fixed
     # range by rounding alone, and "sequence_mask" (TRL's default) then drops the episode.
-    vllm_importance_sampling_mode: BoundedRatio = setting(
+    vllm_importance_sampling_mode: BoundedRatio = _loss(
         "token_truncate",
-        "loss",
         "How the ratio between trainer and engine logprobs is bounded: of each token, of the row, or the geometric "
         "mean of the row's tokens.",
     )
-    advantage_estimator: EstimatorName = setting(
-        "grpo", "credit", f"How credit is given: {', '.join(get_args(EstimatorName))}. The last three need a critic."
+    advantage_estimator: EstimatorName = _credit(
+        "grpo", f"How credit is given: {', '.join(get_args(EstimatorName))}. The last three need a critic."
     )
-    gamma: float = setting(1.0, "credit", "Discount per sampled token.")
-    lam: float = setting(1.0, "credit", "Lambda of the GAE over tokens.")
-    step_gamma: float = setting(1.0, "credit", "Discount per step, also of process rewards.")
-    step_lam: float = setting(1.0, "credit", "Lambda of the GAE over steps.")
-    gigpo_step_weight: float = setting(1.0, "credit", "Weight of GiGPO's step advantage.")
-    whiten_advantages: bool = setting(
-        True, "credit", "Centre and scale advantages over the batch, in the estimators that do so by definition."
+    gamma: float = _credit(1.0, "Discount per sampled token.")
+    lam: float = _credit(1.0, "Lambda of the GAE over tokens.")
+    step_gamma: float = _credit(1.0, "Discount per step, also of process rewards.")
+    step_lam: float = _credit(1.0, "Lambda of the GAE over steps.")
+    gigpo_step_weight: float = _credit(1.0, "Weight of GiGPO's step advantage.")
+    whiten_advantages: bool = _credit(
+        True, "Centre and scale advantages over the batch, in the estimators that do so by definition."
     )
-    process_norm: Literal["none", "trajectory", "group", "batch", "prime"] | None = setting(
-        None, "credit", "Credit process rewards from their step on, scaled this way; by default as any other reward."
+    process_norm: Literal["none", "trajectory", "group", "batch", "prime"] | None = _credit(
+        None, "Credit process rewards from their step on, scaled this way; by default as any other reward."
     )
-    outcome_weight: float = setting(1.0, "credit", "With process_norm: factor of the outcome reward.", 0)
-    keep_groups: float = setting(
-        1.0, "selection", "StarPO-S: train on this share of the groups, those of largest reward spread."
-    )
-    keep_variance: float | None = setting(
+    outcome_weight: float = _credit(1.0, "With process_norm: factor of the outcome reward.", 0)
+    keep_groups: float = _selection(1.0, "StarPO-S: train on this share of the groups, those of largest reward spread.")
+    keep_variance: float | None = _selection(
         None,
-        "selection",
         "RAGEN-2's SNR-aware filter: train on the fewest groups that hold this share of the summed reward variance.",
     )
-    max_refills: int = setting(
-        0, "selection", "DAPO's dynamic sampling: replace groups without spread by new tasks, up to this many times.", 0
+    max_refills: int = _selection(
+        0, "DAPO's dynamic sampling: replace groups without spread by new tasks, up to this many times.", 0
     )
-    overlong_buffer: int = setting(
-        0, "selection", "DAPO's soft penalty: tokens before max_turn_tokens in which it rises to 1; 0 for none.", 0
+    overlong_buffer: int = _selection(
+        0, "DAPO's soft penalty: tokens before max_turn_tokens in which it rises to 1; 0 for none.", 0
     )
-    loss_type: Literal["clip", "cispo"] = setting(
-        "clip", "loss", "clip (PPO's) or cispo. TRL's dapo is clip with loss_normalization token."
+    loss_type: Literal["clip", "cispo"] = _loss(
+        "clip", "clip (PPO's) or cispo. TRL's dapo is clip with loss_normalization token."
     )
-    loss_normalization: Literal["token", "sequence", "step", "episode", "constant"] = setting(
+    loss_normalization: Literal["token", "sequence", "step", "episode", "constant"] = _loss(
         "token",
-        "loss",
         "What counts the same in the loss: token, sequence (row), step or episode; or constant (Dr. GRPO): each token "
         "by 1 / (episodes of a rollout x max_episode_tokens).",
     )
-    importance_sampling_level: Literal["token", "step", "sequence"] = setting(
-        "token", "loss", "Over what the probability ratio is taken: token, step (GSPO per step) or sequence (row)."
+    importance_sampling_level: Literal["token", "step", "sequence"] = _loss(
+        "token", "Over what the probability ratio is taken: token, step (GSPO per step) or sequence (row)."
     )
-    kl_in: Literal["loss", "reward"] = setting(
-        "loss",
+    kl_in: Literal["loss", "reward"] = _loss(
         "loss",
         "Where beta x KL goes: loss (k3 x probability ratio; k3 alone with use_bias_correction_kl false) or reward "
         "(log-ratio per token, before credit is given).",
     )
-    teacher: str | None = setting(
+    teacher: str | None = _teacher(
         None,
-        "teacher",
         "Whose logprobs of the policy's own tokens give advantages: a model (id, folder, prepared name), a vLLM server "
         "(http://HOST:PORT/v1), self (the policy's current weights) or initial (those that it starts with).",
     )
-    teacher_coef: float = setting(
-        1.0, "teacher", "Factor of log p_teacher - log p_policy of each sampled token in its advantage.", 0
+    teacher_coef: float = _teacher(
+        1.0, "Factor of log p_teacher - log p_policy of each sampled token in its advantage.", 0
     )
-    reward_coef: float = setting(
-        1.0, "teacher", "Factor of the advantages from rewards beside it; with 0 the teacher alone is learned from.", 0
+    reward_coef: float = _teacher(
+        1.0, "Factor of the advantages from rewards beside it; with 0 the teacher alone is learned from.", 0
     )
-    teacher_gamma: float = setting(
-        0.0, "teacher", "Discount per sampled token of what the teacher finds of later tokens."
-    )
-    teacher_hint: str | None = setting(
+    teacher_gamma: float = _teacher(0.0, "Discount per sampled token of what the teacher finds of later tokens.")
+    teacher_hint: str | None = _teacher(
         None,
-        "teacher",
         "What only the teacher reads, at the end of the task: {gold} is the gold answer, {plan} the expert's turns.",
     )
-    teacher_dtype: Literal["auto", "float32", "bfloat16"] = setting(
-        "auto", "teacher", "Type of the weights of a teacher that is loaded here; auto as they are stored."
+    teacher_dtype: Literal["auto", "float32", "bfloat16"] = _teacher(
+        "auto", "Type of the weights of a teacher that is loaded here; auto as they are stored."
     )
-    sft_coef: float = setting(
-        0.0, "teacher", "Factor of the SFT loss on episodes of the environment's expert, beside RL; 0 for none.", 0
+    sft_coef: float = _teacher(
+        0.0, "Factor of the SFT loss on episodes of the environment's expert, beside RL; 0 for none.", 0
     )
-    sft_share: float = setting(
-        0.125, "teacher", "With sft_coef: share of a rollout's tasks that the expert plays, too."
+    sft_share: float = _teacher(0.125, "With sft_coef: share of a rollout's tasks that the expert plays, too.")
+    micro_batch_size: int | None = _memory(
+        None, "Rows per pass; per_device_train_batch_size, or with micro_batch_tokens as many as fit.", 1
     )
-    micro_batch_size: int | None = setting(
-        None, "memory", "Rows per pass; per_device_train_batch_size, or with micro_batch_tokens as many as fit.", 1
+    micro_batch_tokens: int | None = _memory(
+        None, "Tokens per forward and backward pass, padding included; a longer row is alone in its own.", 2
     )
-    micro_batch_tokens: int | None = setting(
-        None, "memory", "Tokens per forward and backward pass, padding included; a longer row is alone in its own.", 2
-    )
-    packing: bool = setting(
+    packing: bool = _memory(
         False,
-        "memory",
         "Put the rows of a pass behind each other in one sequence, without padding, for attention that keeps them "
         "apart by position_ids (flash attention).",
     )
-    minibatch_by: Literal["rows", "episodes"] = setting(
-        "rows", "loss", "What the minibatches of a rollout divide; with episodes, all rows of one are in one update."
+    minibatch_by: Literal["rows", "episodes"] = _loss(
+        "rows", "What the minibatches of a rollout divide; with episodes, all rows of one are in one update."
     )
-    eval_temperature: float = setting(0.0, "evaluation", "Sampling temperature of evaluation; 0 is greedy decoding.")
-    num_generations_eval: int | None = setting(1, "evaluation", "Attempts per task in evaluation.")
-    trajectories_per_step: int = setting(
-        8, "evaluation", "Episodes written to <output_dir>/trajectories per rollout and process; 0 writes none.", 0
+    eval_temperature: float = _evaluation(0.0, "Sampling temperature of evaluation; 0 is greedy decoding.")
+    num_generations_eval: int | None = _evaluation(1, "Attempts per task in evaluation.")
+    trajectories_per_step: int = _evaluation(
+        8, "Episodes written to <output_dir>/trajectories per rollout and process; 0 writes none.", 0
     )
-    echo_trap: Literal["off", "warn", "stop"] = setting(
-        "warn", "evaluation", "What the collapse monitor does when it sees one coming: off, warn or stop."
+    echo_trap: Literal["off", "warn", "stop"] = _evaluation(
+        "warn", "What the collapse monitor does when it sees one coming: off, warn or stop."
     )
 
-    probe_steps: int = setting(
+    probe_steps: int = _evaluation(
         0,
-        "evaluation",
         "Every so many steps score responses under each other's prompts, to see if they depend on them; 0 for never.",
         0,
     )
@@ -256,19 +239,15 @@ class AgentSettings:
         for name in ("gamma", "lam", "step_gamma", "step_lam", "teacher_gamma"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be from 0 to 1")
-        if not 0.0 < self.keep_groups <= 1.0:
-            raise ConfigError(f"keep_groups is {self.keep_groups}; it must be above 0 and at most 1")
-        if self.keep_variance is not None and not 0.0 < self.keep_variance <= 1.0:
-            raise ConfigError(
-                f"keep_variance is {self.keep_variance}; it must be above 0 and at most 1, or None to keep all groups"
-            )
+        for name, more in (("keep_groups", ""), ("keep_variance", ", or None to keep all groups"), ("sft_share", "")):
+            value = getattr(self, name)
+            if value is not None and not 0.0 < value <= 1.0:
+                raise ConfigError(f"{name} is {value}; it must be above 0 and at most 1{more}")
         if self.keep_variance is not None and self.keep_groups < 1.0:
             raise ConfigError(
                 f"keep_groups {self.keep_groups} and keep_variance {self.keep_variance} are two rules for one choice: "
                 "set one of them"
             )
-        if not 0.0 < self.sft_share <= 1.0:
-            raise ConfigError(f"sft_share is {self.sft_share}; it must be above 0 and at most 1")
         if self.outcome_weight != 1.0 and self.process_norm is None:
             raise ConfigError("outcome_weight weighs the outcome against process rewards: set process_norm, too")
         self._check_teacher()
@@ -300,19 +279,17 @@ class AgentSettings:
 class CriticSettings:
     """What `AgentPPOConfig` adds: the settings of the critic, and defaults that suit one."""
 
-    critic: Literal["model", "head"] = setting(
-        "model", "critic", "model: a backbone of its own; head: one layer on the policy's trunk."
+    critic: Literal["model", "head"] = _critic(
+        "model", "model: a backbone of its own; head: one layer on the policy's trunk."
     )
-    critic_learning_rate: float = setting(1e-5, "critic", "Learning rate of the critic.", 0)
-    critic_warmup_steps: int = setting(0, "critic", "Optimizer steps at the start in which only the critic learns.", 0)
-    vf_coef: float = setting(0.5, "critic", "Factor of the value loss.", 0)
-    cliprange_value: float | None = setting(
-        0.2, "critic", "How far a value may move from the old one within a rollout; None for no limit."
+    critic_learning_rate: float = _critic(1e-5, "Learning rate of the critic.", 0)
+    critic_warmup_steps: int = _critic(0, "Optimizer steps at the start in which only the critic learns.", 0)
+    vf_coef: float = _critic(0.5, "Factor of the value loss.", 0)
+    cliprange_value: float | None = _critic(
+        0.2, "How far a value may move from the old one within a rollout; None for no limit."
     )
-    advantage_estimator: EstimatorName = setting("gae", "credit", "How credit is given: gae, step_gae or bilevel_gae.")
-    num_generations: int | None = setting(
-        1, "credit", "Episodes per task. The critic is the comparison, so one is enough."
-    )
+    advantage_estimator: EstimatorName = _credit("gae", "How credit is given: gae, step_gae or bilevel_gae.")
+    num_generations: int | None = _credit(1, "Episodes per task. The critic is the comparison, so one is enough.")
 
     def check_settings(self) -> None:
         if self.cliprange_value is not None and self.cliprange_value <= 0:

@@ -33,7 +33,7 @@ from agent_gym.rollout import Budget, Episode, Row, Runner, warn_of_expert
 from agent_gym.trainers.checkpoints import refuse_used
 from agent_gym.trainers.engine import warn_of_rounding
 from agent_gym.trainers.export_model import write_card
-from agent_gym.trainers.frozen import reading_only
+from agent_gym.trainers.shortcuts import reading_only
 
 TRAIN_ON = ("policy", "all")
 

@@ -23,6 +23,7 @@ from transformers import TrainerCallback
 
 from agent_gym.errors import ConfigError, shown
 from agent_gym.evaluate import make_specs
+from agent_gym.gateway import agent_env
 from agent_gym.registry import EnvLike, check_env_id, recipe
 from agent_gym.rollout import derive_seed
 from agent_gym.row_forms import completed
@@ -96,6 +97,37 @@ def as_tasks(rows: Rows, name: str, env: EnvLike | None = None) -> Dataset:
     return dataset
 
 
+def data_sets(
+    env: EnvLike | None,
+    env_kwargs: Mapping[str, Any] | None,
+    train: Rows | None,
+    evaluation: Rows | Mapping[str, Rows] | None,
+    *,
+    agent: Any,
+    tasks: Any,
+    reward: Any,
+    seed: int,
+) -> tuple[Dataset, Dataset | dict[str, Dataset] | None]:
+    """Return the tasks of training and of evaluation, as the arguments of `AgentGRPOTrainer` describe them.
+
+    Raises:
+        ConfigError: if nothing says what to train on, or rows cannot be read.
+    """
+    if agent is not None:
+        settings = dict(env_kwargs or {})
+        if env is not None:
+            settings = dict(zip(("world", "world_kwargs"), recipe(env, env_kwargs), strict=True))
+        env, env_kwargs = agent_env(agent, tasks, reward, **settings)
+    if train is None:
+        if env is None:
+            raise ConfigError("give an environment (env=...) or a train_dataset made with task_dataset()")
+        train = task_dataset(env, env_kwargs, split="train", seed=seed)
+    read = as_tasks(train, "train_dataset", env)
+    if isinstance(evaluation, Mapping):
+        return read, {key: as_tasks(part, f"eval_dataset[{key!r}]", env) for key, part in evaluation.items()}
+    return read, None if evaluation is None else as_tasks(evaluation, "eval_dataset", env)
+
+
 def check_task_columns(dataset: Dataset, name: str) -> None:
     """Raise `ConfigError` unless the data set has the columns of `task_dataset`."""
     missing = [column for column in COLUMNS if column not in dataset.column_names]
@@ -116,17 +148,16 @@ def parse_mixture(text: str) -> list[tuple[str, float]]:
         env_id, equals, number = (piece.strip() for piece in part.partition("="))
         if not env_id:
             raise ConfigError(f"the mixture {text!r} has a part without environment id; write id=weight,id=weight")
-        if env_id in weights:
-            raise ConfigError(f"the mixture {text!r} names {env_id} twice; name it once, with the sum of its weights")
         try:
             weight = float(number) if equals else 1.0
         except ValueError:
             weight = math.nan
-        weights[env_id] = _checked(weight, f"the weight of {env_id}", number)
-    full = [check_env_id(env_id) for env_id in weights]
-    if len(set(full)) < len(full):
-        raise ConfigError(f"the mixture {text!r} names an environment twice, in short and in full; name it once")
-    return list(zip(full, weights.values(), strict=True))
+        weight = _checked(weight, f"the weight of {env_id}", number)
+        env_id = check_env_id(env_id)  # in full
+        if env_id in weights:
+            raise ConfigError(f"the mixture {text!r} names {env_id} twice; name it once, with the sum of its weights")
+        weights[env_id] = weight
+    return list(weights.items())
 
 
 def _checked(weight: float, name: str, given: object) -> float:
@@ -328,13 +359,13 @@ class GroupSampler(Sampler[int]):
 
 
 class EpochCallback(TrainerCallback):
-    """Tells the sampler which epoch begins.
+    """Tells the sampler of a trainer which epoch begins.
 
     transformers does not do so through the loader that skips batches after a restart on several processes.
     """
 
-    sampler: GroupSampler | None = None
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.sampler is not None:
-            self.sampler.set_epoch(int(state.epoch or 0))
+        self._trainer.sampler.set_epoch(int(state.epoch or 0))

@@ -43,7 +43,7 @@ from agent_gym.trainers.batch import WORLD, Batch, Hint, TrainingEpisode, Traini
 from agent_gym.trainers.credit import Estimate, Timeline
 from agent_gym.trainers.estimators.groups import returns_to_go
 from agent_gym.trainers.losses import CLAMP
-from agent_gym.trainers.probes import reading
+from agent_gym.trainers.shortcuts import reading
 
 HintWriter = Callable[[Episode], str]
 """Writes what the teacher of a finished episode reads besides: anything, also what became of it."""
@@ -203,12 +203,11 @@ _READ = ("input_ids", "attention_mask", "action_mask", "episode_of", "read_ids",
 
 
 def _check_vocabulary(name: str, teacher: Any, policy: Any) -> None:
-    vocabularies = [tokenizer.get_vocab() for tokenizer in (teacher, policy)]
-    spelled = [["" for _ in range(max(known.values()) + 1)] for known in vocabularies]
-    for known, tokens in zip(vocabularies, spelled, strict=True):
-        for token, number in known.items():
-            tokens[number] = token
-    theirs, mine = map(vocabulary_hash, spelled)
+    def spelled(tokenizer: Any) -> list[str]:
+        tokens = {number: token for token, number in tokenizer.get_vocab().items()}
+        return [tokens.get(number, "") for number in range(max(tokens) + 1)]
+
+    theirs, mine = (vocabulary_hash(spelled(tokenizer)) for tokenizer in (teacher, policy))
     if theirs != mine:
         raise other_vocabulary(name, theirs, mine)
 
@@ -227,7 +226,7 @@ class TaskHint:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._envs: dict[str, Any] = {}
+        self._env = functools.cache(lambda env_id, env_kwargs: make_env(env_id, json.loads(env_kwargs)))
         self._of = functools.lru_cache(maxsize=4096)(self._fill)
 
     def __call__(self, episode: Episode) -> str:
@@ -235,10 +234,8 @@ class TaskHint:
         return self._of(spec.env_id, json.dumps(dict(spec.env_kwargs)), spec.split, spec.index, spec.seed)
 
     def _fill(self, env_id: str, env_kwargs: str, split: str, index: int, seed: int | None) -> str:
-        key = env_id + env_kwargs
-        if key not in self._envs:
-            self._envs[key] = make_env(env_id, json.loads(env_kwargs))
-        env, text = self._envs[key], self._text
+        env: Any = self._env(env_id, env_kwargs)
+        text = self._text
         if "{gold}" in text:
             gold = env.unwrapped.gold(env.unwrapped.tasks[split][index])
             text = text.replace("{gold}", gold if isinstance(gold, str) else json.dumps(gold))
