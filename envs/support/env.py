@@ -14,7 +14,7 @@ from agent_gym.envs.support.embedded import DAYS, GeneratedTasks
 from agent_gym.errors import ConfigError
 from agent_gym.tool_env import ToolEnv
 
-_HASTE = 0.5
+_HASTE = 0.7
 """How likely the expert in style "hasty" does what is asked for, without a look."""
 _IDENTITY = "May I have your name and zip code, please?"
 
@@ -119,7 +119,7 @@ class SupportEnv(ToolEnv):
         return Reply(words, terms=terms, terminated=True, success=bool(solved), source="user:customer", metrics=terms)
 
     def expert_action(self, style: str = "default") -> str:
-        """Look everything up, then do it or refuse; "eager" does what is asked for, "hasty" every second time."""
+        """Look everything up, then do it or refuse; "eager" does what is asked for, "hasty" mostly does so, too."""
         self.check_style(style, ("default", "eager", "hasty"))
         eager = style == "eager" or (style == "hasty" and self._hasty)
         plan = self._plan(eager)
