@@ -41,6 +41,7 @@ MINI = dataclasses.replace(
         Imitation("imitation", episodes=40, styles={"default": 1.0}, steps=6, batch=8, settings=SGD),
         Imitation("mixture", episodes=20, styles={"default": 0.5, "direct": 0.5}, steps=2, batch=8, settings=SGD),
     ),
+    controls=None,
     train_tasks=16,
     dev_tasks=3,
     test_tasks=5,
