@@ -35,8 +35,6 @@ FLOOR, WALL, GOAL, PLAYER = (240, 240, 240), (40, 40, 40), (40, 170, 70), (40, 9
 _SPLITS = {"train": range(2, 10), "validation": (0,), "test": (1,)}
 """The tenths of all layouts that belong to a split."""
 _MOST_DRAWS = 100_000  # one in 400 fits where it takes longest to find one, at size 12 and longest 1
-_CARELESS = 0.4
-"""How likely the expert in style "careless" moves without a look."""
 _MOVE = re.compile(r"\b(" + "|".join(MOVES) + r")\b", re.IGNORECASE)
 
 Cell = tuple[int, int]
@@ -140,11 +138,7 @@ class VisualMazeEnv(TextEnv):
         seen = parts(text, image) if text else parts(image)
         return Reply(seen, terms=terms, error=None if moves else "no move")
 
-    def expert_action(self, style: str = "default") -> str:
-        """Go the shortest way; "careless" takes any move instead in two of five turns."""
-        self.check_style(style, ("default", "careless"))
-        if style == "careless" and self.np_random.random() < _CARELESS:
-            return self.random_action(self.np_random)
+    def expert_action(self) -> str:
         distances = self._layout.distances
         move = min(MOVES, key=lambda move: distances[self._layout.step(self._cell, move)])
         return f"Go {move}."

@@ -87,7 +87,7 @@ def endless(phase: Imitation, rate: float) -> Imitation:
     """Return the phase without an end or a schedule of its own: `UntilUsedUp` sets both."""
     own = {key: value for key, value in phase.settings.items() if key != "warmup_steps" and "lr_scheduler" not in key}
     settings = {**own, "learning_rate": rate, "lr_scheduler_type": "constant", "logging_steps": 100}
-    return replace(phase, steps=10**9, settings=settings)
+    return replace(phase, steps=10**9, settings=settings, until_loss=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
 from trainer_tools import distance, weights  # noqa: E402
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
 
 from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.cli import start  # noqa: E402
@@ -22,6 +22,7 @@ from agent_gym.cli.start import speedrun  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.evaluate import wilson_interval  # noqa: E402
 from agent_gym.examples.figure import draw_figure  # noqa: E402
+from agent_gym.examples.imitation import imitate, imitation_settings  # noqa: E402
 from agent_gym.examples.presets import PRESETS, Controls, Imitation  # noqa: E402
 from agent_gym.examples.speedrun import run_seeds, run_speedrun  # noqa: E402
 from agent_gym.examples.tiny import demonstration_texts, make_tiny_model, make_tiny_tokenizer  # noqa: E402
@@ -41,7 +42,6 @@ MINI = dataclasses.replace(
         Imitation("imitation", episodes=40, styles={"default": 1.0}, steps=6, batch=8, settings=SGD),
         Imitation("mixture", episodes=20, styles={"default": 0.5, "direct": 0.5}, steps=2, batch=8, settings=SGD),
     ),
-    controls=None,
     train_tasks=16,
     dev_tasks=3,
     test_tasks=5,
@@ -160,6 +160,24 @@ def test_a_preset_with_controls_shows_its_start_and_trains_both_from_it(
     for row, without in list(zip(results["results"], plain["results"], strict=False))[::2]:  # the greedy ones
         assert row["success"] == without["success"] and row["reward"] == pytest.approx(without["reward"], abs=1e-6)
     assert {row["decoding"]: row["episodes"] for row in results["results"]} == {"greedy": 5, "sampled": 5 * 8}
+
+
+@pytest.mark.slow
+def test_a_phase_ends_when_it_has_reached_its_loss(tmp_path: Path) -> None:
+    tiny = make_tiny_model(tmp_path / "tiny", MINI.env_id, MINI.env_kwargs, demonstrations=200)
+    args = AgentGRPOConfig(str(tmp_path / "grpo"), **MINI.grpo)
+    seen: dict[float, int] = {}
+
+    class Steps(TrainerCallback):
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            seen[loss] = state.global_step
+
+    for loss in (100.0, 0.0):
+        phase = dataclasses.replace(MINI.imitation[0], steps=30, until_loss=loss)
+        model = AutoModelForCausalLM.from_pretrained(tiny)
+        settings = imitation_settings(phase, tmp_path / "sft", 0, args)
+        imitate(MINI, phase, model, AutoTokenizer.from_pretrained(tiny), settings, [Steps()])
+    assert seen == {100.0: 25, 0.0: 30}
 
 
 @pytest.mark.slow
