@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import textwrap
@@ -16,6 +17,7 @@ pytest.importorskip("trl")
 from trainer_tools import distance, weights  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
 
+import agent_gym  # noqa: E402
 from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.cli import start  # noqa: E402
 from agent_gym.cli.start import speedrun  # noqa: E402
@@ -214,6 +216,26 @@ def test_presets_are_complete_runs() -> None:
         settings = {**preset.grpo, "bf16": False, "use_cpu": True}
         args = AgentGRPOConfig("unused", eval_strategy="steps", **settings)
         assert args.batch_tasks * args.num_generations == args.generation_batch_size
+
+
+@pytest.mark.parametrize("name", sorted(name for name, preset in PRESETS.items() if preset.imitation))
+def test_the_player_who_is_imitated_is_sometimes_right_and_follows_from_the_seed(name: str) -> None:
+    preset = PRESETS[name]
+    (phase,) = {tuple(phase.styles.items()) for phase in preset.imitation}
+    ((style, share),) = phase
+
+    def episode(env: Any, seed: int) -> tuple[list[str], bool]:
+        actions, over, info = [], False, env.reset(seed=seed)[1]
+        while not over:
+            actions.append(env.unwrapped.expert_action(style=style))
+            _, _, terminated, truncated, info = env.step(actions[-1])
+            over = terminated or truncated
+        return actions, bool(info["is_success"])
+
+    with contextlib.closing(agent_gym.make(preset.env_id, split="train", **preset.env_kwargs)) as env:
+        played = [episode(env, seed) for seed in range(40)]
+        assert played[:5] == [episode(env, seed) for seed in range(5)]
+    assert share == 1.0 and 0 < sum(success for _, success in played) < 40
 
 
 def test_the_command_knows_all_presets() -> None:

@@ -18,6 +18,8 @@ from agent_gym.row_forms import answers_of
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import TextTool, Tool, ToolCall, ToolResult
 
+_HASTE = 0.7
+"""How likely the expert in style "hasty" leaves out the last computation."""
 _ANNOTATION = re.compile(r"<<([^<>=]+)=([^<>]*)>>")
 
 
@@ -115,6 +117,7 @@ class GSM8KEnv(ToolEnv):
         if len(answers) != len(texts) - 1 or not answers:
             raise ConfigError(f"a GSM8K task is a dict with the texts question and answer, got {task!r:.200}")
         self._worked, self._golds = answers[0], [gold_answer(worked) for worked in answers]
+        self._hasty = False
         return question + self.protocol.suffix if self.protocol else question
 
     def answer(self, text: str) -> Reply:
@@ -133,18 +136,26 @@ class GSM8KEnv(ToolEnv):
         return {"call": -sum([result.error for result in results]) / len(results)}
 
     def expert_action(self, style: str = "default") -> str:
-        """Play the next annotated computation as a call, then state the gold answer ("direct" states it at once)."""
-        self.check_style(style)
+        """Play the next annotated computation as a call, then state the gold answer.
+
+        "direct" states it at once. "hasty" leaves out the last of several computations in seven of ten episodes, and
+        states what the one before it gave.
+        """
+        self.check_style(style, ("default", "direct", "hasty"))
         if self.protocol:
             action = f"#### {self._golds[0]}"
             if self.tools and self.turn == 0:
                 action = self.parser.render(TOOL, {ARGUMENT: self._golds[0]})
             return self.protocol.turn.replace("{}", action)
-        steps = annotated_steps(self._worked) if self.tools and style == "default" else []
+        steps, answer = annotated_steps(self._worked) if self.tools and style != "direct" else [], self._golds[0]
+        if self.turn == 0:
+            self._hasty = style == "hasty" and len(steps) > 1 and bool(self.np_random.random() < _HASTE)
+        if self._hasty:
+            steps, answer = steps[:-1], steps[-2][1]
         # One call per turn, or more where the turns would not suffice: the last turn is for the answer.
         turns, turn, n = min(len(steps), self.max_turns - 1), self.turn, len(steps)
         if turn >= turns:
-            return f"<answer>{self._golds[0]}</answer>"
+            return f"<answer>{answer}</answer>"
         due = steps[turn * n // turns : (turn + 1) * n // turns]
         return "\n".join(self.parser.render("calculator", {"expression": expression}) for expression, _ in due)
 

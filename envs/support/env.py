@@ -14,8 +14,8 @@ from agent_gym.envs.support.embedded import DAYS, GeneratedTasks
 from agent_gym.errors import ConfigError
 from agent_gym.tool_env import ToolEnv
 
-_HASTE = 0.7
-"""How likely the expert in style "hasty" does what is asked for, without a look."""
+_LENIENCE = 0.7
+"""How likely the expert in style "lenient" does what the rules do not allow."""
 _IDENTITY = "May I have your name and zip code, please?"
 
 
@@ -104,7 +104,7 @@ class SupportEnv(ToolEnv):
         self._wanted = after(task["content"], task["writes"])
         self.customer = Customer(task["person"], task["goals"], introduces=not task["numbered"])
         # Drawn for all styles, so that the stream of random numbers is the same.
-        self._hasty = bool(self.np_random.random() < _HASTE)
+        self._lenient = bool(self.np_random.random() < _LENIENCE)
         return self.customer.opening()
 
     def answer(self, text: str) -> Reply:
@@ -119,13 +119,16 @@ class SupportEnv(ToolEnv):
         return Reply(words, terms=terms, terminated=True, success=bool(solved), source="user:customer", metrics=terms)
 
     def expert_action(self, style: str = "default") -> str:
-        """Look everything up, then do it or refuse; "eager" does what is asked for, "hasty" mostly does so, too."""
-        self.check_style(style, ("default", "eager", "hasty"))
-        eager = style == "eager" or (style == "hasty" and self._hasty)
-        plan = self._plan(eager)
+        """Look everything up, then do it or refuse.
+
+        "eager" does what is asked for without a look; "lenient" looks, and mostly does what the rules do not allow.
+        """
+        self.check_style(style, ("default", "eager", "lenient"))
+        eager = style == "eager"
+        plan = self._plan(looks=not eager, lenient=eager or (style == "lenient" and self._lenient))
         return plan[min(self.turn, len(plan) - 1)]
 
-    def _plan(self, eager: bool) -> list[str]:
+    def _plan(self, looks: bool, lenient: bool) -> list[str]:
         """Return the turns of an expert, one after the other."""
         task, plan = self._task, list[str]()
         person, orders = task["person"], task["content"]["orders"]
@@ -133,12 +136,12 @@ class SupportEnv(ToolEnv):
         if not task["numbered"]:
             find = self.parser.render("find_customer", {"name": person["name"], "zip": person["zip"]})
             calls = [self.parser.render("get_order", {"order": number}) for number in own]
-            plan += [_IDENTITY, find, *(["\n".join(calls)] if not eager else [])]
+            plan += [_IDENTITY, find, *(["\n".join(calls)] if looks else [])]
         for goal in task["goals"]:
             reads = [one for one in goal["reads"] if task["numbered"] or one[0] != "get_order"]
             calls = [self.parser.render(name, arguments) for name, arguments in reads]
-            plan += ["\n".join(calls)] if calls and not eager else []
-            does = eager or goal["allowed"]
+            plan += ["\n".join(calls)] if calls and looks else []
+            does = lenient or goal["allowed"]
             plan += [self.parser.render(*goal["call"])] if does else []
             plan.append(goal["done" if does else "refused"])
         return plan
