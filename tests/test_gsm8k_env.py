@@ -12,6 +12,7 @@ import pytest
 from agent_gym import ConfigError
 from agent_gym.envs.gsm8k.calculator import calculate
 from agent_gym.envs.gsm8k.env import annotated_steps, gold_answer
+from agent_gym.envs.gsm8k.protocols import checked, strict_match
 from agent_gym.rewards import parse_number
 from agent_gym.testing import expert_episode
 from agent_gym.tools import HermesParser
@@ -89,6 +90,33 @@ def test_no_tool_version() -> None:
     # A call is an answer like any other there, and a wrong one.
     ((text, reward, terminated, _, info),) = play(env, call("48/2"))
     assert (text, reward, terminated, info["tool_calls"]) == ("", 0.0, True, [])
+
+
+@pytest.mark.parametrize(
+    ("turn", "gold", "right"),
+    [
+        ("#### 72", "72", 1),
+        ("#### 71 or #### 72", "72", 1),  # of several the last
+        ("#### 72 or #### 71", "72", 0),
+        ("#### -1,234", "-1234", 1),
+        ("#### 72.", "72", 0),
+        ("#### 72.0", "72", 0),
+        ("####72", "72", 0),
+        ("#### $72", "72", 0),
+        ("#### 72\n" + "x" * 292, "72", 1),  # within the last 300 characters
+        ("#### 72\n" + "x" * 293, "72", 0),
+    ],
+)
+def test_the_match_of_verls_protocol_is_of_texts(turn: str, gold: str, right: int) -> None:
+    assert strict_match(turn, gold) == right
+
+
+@pytest.mark.parametrize(
+    ("answer", "reward"),
+    [("72", "1.0"), ("#### 72", "1.0"), ("so 71, no, 72 .", "1.0"), ("72.", "0.0"), (".", "0.0"), ("none", "0")],
+)
+def test_what_agent_r1s_tool_says(answer: str, reward: str) -> None:
+    assert checked(answer, "72").text.endswith(f" reward={reward}")
 
 
 def test_expert_follows_the_annotations() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_gym.formats.code import CodeParser
+from agent_gym.formats.code import BlockParser, CodeParser
 from agent_gym.formats.tags import TagParser
 from agent_gym.tools import HermesParser, ToolCall, tool
 
@@ -142,6 +142,7 @@ def test_tag_names_are_not_patterns_and_instructions_are_complete() -> None:
 
 blocks = CodeParser("code_interpreter", "code")
 calls = CodeParser("code_interpreter", "code", blocks=False)
+alone = BlockParser("code_interpreter", "code")
 
 
 def program(code: str) -> list[ToolCall]:
@@ -200,6 +201,15 @@ def test_what_is_written_as_a_program_is_read() -> None:
     for empty in ("<code></code>", "<code>\n```python\n```\n</code>", "```python\n\n```", "<code>"):
         assert [call.error for call in blocks.parse(empty)] == ["the program is empty"]
     assert blocks.parse(blocks.render("other", {"x": 1})) == [ToolCall("other", {"x": 1})]
+
+
+def test_blocks_alone_are_programs_for_retool() -> None:
+    call = hermes.render("code_interpreter", {"code": "a"})
+    assert alone.parse(f"{call}<code>b</code>") == program("b")
+    assert alone.parse("```python\na\n```\n<code>b</code>") == program("b")
+    assert alone.parse("So:\n```python\na\n```\n</code>") == program("a"), "its end makes it a program"
+    assert alone.parse(call) == alone.parse("```python\na\n```") == alone.parse("\\boxed{5}") == []
+    assert alone.missing_end(f"{call}<code>b") == "</code>" and alone.missing_end(f"{call}<code>b</code>") == ""
 
 
 def test_what_closes_a_block() -> None:

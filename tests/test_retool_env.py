@@ -12,6 +12,7 @@ import pytest
 
 from agent_gym import ConfigError
 from agent_gym.envs.retool.env import LOST, NO_OUTPUT, shown
+from agent_gym.envs.retool.protocols import printing
 from agent_gym.sandbox import Execution, Limits, LocalSandbox
 from agent_gym.tools import HermesParser
 
@@ -184,21 +185,44 @@ TRACEBACK = (
 
 
 @pytest.mark.parametrize(
-    ("execution", "in_full", "in_retool"),
+    ("execution", "in_full", "in_retool", "in_verl"),
     [
-        (ended("42\n"), "42", "42"),
-        (ended(), NO_OUTPUT, NO_OUTPUT),
-        (ended("42\n", "a warning\n"), "42\na warning", "42"),
-        (ended("1\n", TRACEBACK, "error", 1), "1\n" + TRACEBACK.rstrip(), "ZeroDivisionError: division by zero"),
-        (ended("1\n", "", "error", 3), "1\nSystemExit: 3", "SystemExit: 3"),
-        (ended("1\n", "", "cpu_limit", None), f"1\n{SLOW}", SLOW),
-        (ended("", "MemoryError\n", "memory_limit", 1), "MemoryError", "MemoryError"),
-        (ended("", "", "killed", -11), "SystemError: the program crashed", "SystemError: the program crashed"),
+        (ended("42\n"), "42", "42", "42\n"),
+        (ended("\n42\n"), "\n42", "42", "\n42\n"),
+        (ended(), NO_OUTPUT, NO_OUTPUT, ""),
+        (ended("42\n", "a warning\n"), "42\na warning", "42", "42\na warning\n"),
+        (
+            ended("1\n", TRACEBACK, "error", 1),
+            "1\n" + TRACEBACK.rstrip(),
+            "ZeroDivisionError: division by zero",
+            "1\n" + TRACEBACK,
+        ),
+        (ended("1\n", "", "error", 3), "1\nSystemExit: 3", "SystemExit: 3", "1\n"),
+        (ended("1\n", "", "cpu_limit", None), f"1\n{SLOW}", SLOW, "no stdout here"),
+        (ended("", "MemoryError\n", "memory_limit", 1), "MemoryError", "MemoryError", "MemoryError\n"),
+        (ended("", "", "killed", -11), "SystemError: the program crashed", "SystemError: the program crashed", ""),
+        (ended("a" * 256), "a" * 256, "a" * 256, "a" * 256),
+        (ended("a" * 257), "a" * 257, "a" * 257, "a" * 128 + "...(truncated)..." + "a" * 128),
     ],
 )
-def test_styles(execution: Execution, in_full: str, in_retool: str) -> None:
+def test_styles(execution: Execution, in_full: str, in_retool: str, in_verl: str) -> None:
     assert shown(execution, "full", 2000) == in_full
     assert shown(execution, "retool", 2000) == in_retool
+    assert shown(execution, "verl", 2000) == in_verl
+
+
+@pytest.mark.parametrize(
+    ("written", "run"),
+    [
+        ("x = 6\nx * 7\n\n", "x = 6\nprint(x * 7)\n\n"),
+        ("print(6)", "print(6)"),
+        ("I try\n```python\nx\n```\nor\n```python\ny\n```", "print(x)"),
+        ("for i in []:\n    print(i)", "for i in []:\nprint(    print(i))"),  # which is no Python, there as here
+        ("", ""),
+    ],
+)
+def test_verls_recipe_prints_the_last_line(written: str, run: str) -> None:
+    assert printing(written) == run
 
 
 def test_what_is_printed_is_bounded_and_can_be_stored() -> None:

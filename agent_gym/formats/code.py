@@ -7,11 +7,11 @@ r"""Programs in what a policy wrote: `<code>` blocks as in ReTool (arXiv:2504.11
     ```
     </code>
 
-The rules, where ReTool's evaluation and verl's recipe have one they are theirs:
+The rules; where ReTool's evaluation has one, it is that:
 
 - A turn stops at `</code>`; one that was cut off counts as closed.
 - Of several blocks in one turn the last one runs, and of several fences in a block the last one (ReTool). Tool calls
-  all run, in their order (verl).
+  all run, in their order.
 - The fence inside of `<code>` may be missing. A fence without `<code>` is a program if it names Python and no
   `\boxed{}` follows: an answer may show the program that it comes from.
 - Of blocks and tool calls in one turn, the kind that it opens first is meant: programs may print the other one.
@@ -47,8 +47,9 @@ class CodeParser:
         self._hermes = HermesParser()
 
     def parse(self, text: str) -> list[ToolCall]:
-        if _calls(text):
-            return self._hermes.parse(text)
+        return self._hermes.parse(text) if _calls(text) else self._parse_block(text)
+
+    def _parse_block(self, text: str) -> list[ToolCall]:
         code = _program(text)
         if code is None:
             return []
@@ -58,7 +59,7 @@ class CodeParser:
 
     def missing_end(self, text: str) -> str:
         """Return what has to be added to a turn to close its last block; "" where nothing has to."""
-        return "" if _calls(text) or text.rfind(_OPEN) <= text.rfind(_CLOSE) else _CLOSE
+        return _CLOSE if not _calls(text) and _left_open(text) else ""
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
         if self.blocks and name == self.tool and self.argument in arguments:
@@ -73,6 +74,25 @@ class CodeParser:
             f"You may run Python programs. Write each as\n{example}\nand stop there. What it printed follows as\n"
             "<interpreter>\n42</interpreter>\nand you go on behind it."
         )
+
+
+class BlockParser(CodeParser):
+    """Blocks and nothing else, as in ReTool's evaluation: other fences and tool calls are words of the policy.
+
+    There `</code>` alone makes a turn a program; a missing `<code>` is forgiven.
+    """
+
+    def parse(self, text: str) -> list[ToolCall]:
+        if _OPEN in text:
+            return self._parse_block(text)
+        return self._parse_block(_OPEN + text) if _CLOSE in text else []
+
+    def missing_end(self, text: str) -> str:
+        return _CLOSE if _left_open(text) else ""
+
+
+def _left_open(text: str) -> bool:
+    return text.rfind(_OPEN) > text.rfind(_CLOSE)
 
 
 def _calls(text: str) -> bool:

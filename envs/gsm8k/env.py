@@ -10,13 +10,13 @@ from agent_gym.data import EMBEDDED, Splits, load_splits
 from agent_gym.env import Reply
 from agent_gym.envs.gsm8k.calculator import calculator
 from agent_gym.envs.gsm8k.embedded import GeneratedProblems
-from agent_gym.envs.gsm8k.protocols import ARGUMENT, PROTOCOLS, TOOL, checked, strict_match
+from agent_gym.envs.gsm8k.protocols import ARGUMENT, PROTOCOLS, TOOL, AnswerTool, checked, strict_match
 from agent_gym.errors import ConfigError, only_embedded
 from agent_gym.protocols import takes_protocol
 from agent_gym.rewards import answer_format, final_answer, number_match
 from agent_gym.row_forms import answers_of
 from agent_gym.tool_env import ToolEnv
-from agent_gym.tools import TextTool, Tool, ToolCall, ToolResult
+from agent_gym.tools import Tool, ToolCall, ToolResult
 
 _HASTE = 0.7
 """How likely the expert in style "hasty" leaves out the last computation."""
@@ -103,7 +103,7 @@ class GSM8KEnv(ToolEnv):
         tools: list[Tool] = [calculator] if use_calculator else []
         if self.protocol and self.protocol.about:
             summary, about = self.protocol.about
-            tools = [TextTool(TOOL, summary, ARGUMENT, about, self._judge)]
+            tools = [AnswerTool(TOOL, summary, ARGUMENT, about, self._judge)]
         super().__init__(problems(data, difficulty), tools=tools, system_prompt=system_prompt, **kwargs)
 
     def gold(self, task: Any) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from agent_gym.protocols import Protocol
-from agent_gym.tools import ToolResult
+from agent_gym.tools import TextTool, ToolResult
 
 TOOL, ARGUMENT = "calc_gsm8k_reward", "answer"
 _CLIP = 300  # characters at the end of a turn in which verl looks for the answer
@@ -30,8 +31,19 @@ def strict_match(turn: str, gold: str) -> float:
 def checked(answer: str, gold: str) -> ToolResult:
     """Answer a call of Agent-R1's tool, which tells the policy whether its answer is right."""
     stated = answer if answer.startswith("#### ") else f"#### {answer}"
-    numbers = [number for number in _FLEXIBLE.findall(stated[-_CLIP:]) if number not in ("", ".")]
-    return ToolResult(f"Current parsed answer={stated!r} reward={float(bool(numbers) and numbers[-1] == gold)}")
+    found = _FLEXIBLE.findall(stated[-_CLIP:])
+    numbers = [number for number in found if number != "."]
+    # verl's scorer returns an integer where it finds nothing, and a float else.
+    reward = float(bool(numbers) and numbers[-1] == gold) if found else 0
+    return ToolResult(f"Current parsed answer={stated!r} {reward=}")
+
+
+class AnswerTool(TextTool):
+    """Agent-R1's tool: a number is as good as a text, and a call without an answer has an empty one."""
+
+    def run_batch(self, batch: Sequence[Mapping[str, Any]]) -> list[ToolResult]:
+        assert self._do is not None
+        return [self._do(str(one.get(self.argument, ""))) for one in batch]
 
 
 PROTOCOLS: Mapping[str, ProblemProtocol] = {

@@ -198,7 +198,7 @@ PROTOCOLS: Mapping[str, SearchProtocol] = {
             "max_observation_tokens": 500,
             "reward": "search_r1",
         },
-        rollout={"max_turn_tokens": 500, "max_tokens": 4096},
+        rollout={"max_turn_tokens": 500, "max_tokens": 4096 + 500},  # of what a turn reads, and of the turn
         turn="<think>I go on step by step.</think>\n{}",
         prompt=prompt_file(__file__, "search-r1.txt"),
         marked=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from agent_gym.env import Reply
@@ -19,12 +19,12 @@ from agent_gym.sandbox import Execution, Sandbox, Session, make_sandbox
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import Parser, TextTool, ToolCall, ToolResult
 
-STYLES = ("full", "retool")
+STYLES = ("full", "retool", "verl")
 MIN_OUTPUT_CHARS = 100
 NO_OUTPUT = "[no output]"
 LOST = "All names are lost; the next program starts anew."
 _CUT = "\n[... cut ...]\n"
-_RETOOL_CHARS = 400
+_RETOOL_CHARS, _VERL_CHARS = 400, 256
 _CARELESS = 0.7  # how likely the expert in style "careless" forgets to print
 _PRINTED = re.compile(r"^print\((.*)\)$", re.MULTILINE)
 _LIMITS = {
@@ -56,6 +56,7 @@ class CodeInterpreter(TextTool):
         style: str,
         max_output_chars: int,
         about: tuple[str, str] | None = None,
+        edit: Callable[[str], str] | None = None,
     ) -> None:
         one_of("output_style", style, STYLES)
         whole_number("max_output_chars", max_output_chars, MIN_OUTPUT_CHARS)
@@ -65,7 +66,7 @@ class CodeInterpreter(TextTool):
         description, program = about or (f"Run a Python program and return what it prints. {state}", "the program")
         super().__init__(NAME, description, ARGUMENT, program, self._answer)
         self._sandbox = make_sandbox(sandbox)
-        self._stateful, self._style, self._max_chars = stateful, style, max_output_chars
+        self._stateful, self._style, self._max_chars, self._edit = stateful, style, max_output_chars, edit
         self._session: Session | None = None
         self._before: list[str] = []  # the programs of the session, in their order
         if stateful:
@@ -78,7 +79,7 @@ class CodeInterpreter(TextTool):
         self.programs = self.failed = 0
 
     def _answer(self, code: str) -> ToolResult:
-        execution = self._run(code)
+        execution = self._run(self._edit(code) if self._edit else code)
         text = shown(execution, self._style, self._max_chars)
         self.programs += 1
         self.failed += not execution.succeeded
@@ -112,8 +113,13 @@ def shown(execution: Execution, style: str, max_chars: int) -> str:
 
     The style "full" is what was printed, then the traceback or the limit; of long texts the beginning and the end.
     "retool" is, as in ReTool's evaluation, what was printed, or the last line of the traceback alone, in 400
-    characters; unlike there, a program that prints nothing is no TypeError.
+    characters; unlike there, a program that prints nothing is no TypeError. "verl" is both outputs to the last newline,
+    in 256 characters, or three words where time was up, as verl's tool and its loop of turns have it.
     """
+    if style == "verl":
+        late = execution.status in ("cpu_limit", "wall_limit")
+        text = "no stdout here" if late else execution.stdout + execution.stderr
+        return _cut(text, min(_VERL_CHARS, max_chars) // 2, "...(truncated)...")
     stdout, stderr = execution.stdout.rstrip(), execution.stderr.rstrip()
     verdict = _LIMITS.get(execution.status, "")
     if execution.status == "memory_limit" and execution.stderr:
@@ -122,12 +128,14 @@ def shown(execution: Execution, style: str, max_chars: int) -> str:
         verdict = f"SystemExit: {execution.exit_code}"
     if style == "full":
         text, cut, limit = "\n".join(filter(None, (stdout, stderr, verdict))) or NO_OUTPUT, _CUT, max_chars
-        half = (limit - len(cut)) // 2
-    else:
-        text, cut = (stdout or NO_OUTPUT) if execution.succeeded else verdict or stderr.rpartition("\n")[2], "..."
-        half = min(_RETOOL_CHARS, max_chars) // 2
-        limit = 2 * half
-    return text if len(text) <= limit else text[:half] + cut + text[-half:]
+        return text if len(text) <= limit else _cut(text, (limit - len(cut)) // 2, cut)
+    text = (stdout.strip() or NO_OUTPUT) if execution.succeeded else verdict or stderr.rpartition("\n")[2]
+    return _cut(text, min(_RETOOL_CHARS, max_chars) // 2, "...")
+
+
+def _cut(text: str, half: int, mark: str) -> str:
+    """Return at most twice `half` characters of a text, with the mark where it was cut."""
+    return text if len(text) <= 2 * half else text[:half] + mark + text[-half:]
 
 
 class ReToolEnv(ToolEnv):
@@ -142,8 +150,9 @@ class ReToolEnv(ToolEnv):
     `reset` returns the problem. A program is answered by what it did, in ReTool's protocol
     `\n<interpreter>\n...</interpreter>\n\n` inside the policy's turn (`rendering="inline"`; a `</code>` that the policy
     did not write is written before it), or as a tool message (`rendering="chat"`). `output_style="full"` shows what was
-    printed, then the traceback; "retool" what was printed or else the last line of the traceback, in 400 characters.
-    Neither times nor paths are shown: the same program has the same answer. The final answer returns nothing.
+    printed, then the traceback; "retool" what was printed or else the last line of the traceback, in 400 characters;
+    "verl" both outputs as they are, in 256. Neither times nor paths are shown: the same program has the same answer.
+    The final answer returns nothing.
 
     ## Action
     Free text. A program as `<code>...</code>`, as a ```python fence, or as the tool call
@@ -237,8 +246,8 @@ class ReToolEnv(ToolEnv):
             require("math_verify", "math")  # not imported here: it runs in a process of its own
         self.inline = one_of("rendering", rendering, ("inline", "chat")) == "inline"
         tasks = problems(data, level, kinds, difficulty)
-        about = self.protocol.about if self.protocol else None
-        self._interpreter = CodeInterpreter(sandbox, stateful, output_style, max_output_chars, about)
+        about, edit = (self.protocol.about, self.protocol.edit) if self.protocol else (None, None)
+        self._interpreter = CodeInterpreter(sandbox, stateful, output_style, max_output_chars, about, edit)
         parser = parser or CodeParser(NAME, ARGUMENT, blocks=self.inline)
         super().__init__(tasks, tools=[self._interpreter], parser=parser, reward_weights=weights, **kwargs)
 

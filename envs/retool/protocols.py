@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from agent_gym.formats.code import CodeParser
+from agent_gym.formats.code import BlockParser
 from agent_gym.protocols import Protocol, prompt_file
+from agent_gym.tools import FirstCallParser
 
 NAME, ARGUMENT = "code_interpreter", "code"
 _IDS = ("AgentR1/ReTool-v0",)
+_FENCED = re.compile(r"```python(.*?)```", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +20,20 @@ class CodeProtocol(Protocol):
     """A protocol of an interpreter."""
 
     prompt: str  # the user's message, around {question}
+    edit: Callable[[str], str] | None = None  # what is done to a program before it runs
+
+
+def printing(code: str) -> str:
+    """Return a program as verl's recipe runs it: of several fences the first, and its last line printed.
+
+    A last line that begins with `print` stays. Any other is put into `print(...)`, even one that is no expression.
+    """
+    fenced = _FENCED.search(code)
+    lines = (fenced[1].strip() if fenced else code).split("\n")
+    last = max((place for place, line in enumerate(lines) if line), default=None)
+    if last is not None and not lines[last].startswith("print"):
+        lines[last] = f"print({lines[last]})"
+    return "\n".join(lines)
 
 
 PROTOCOLS: Mapping[str, CodeProtocol] = {
@@ -27,11 +44,11 @@ PROTOCOLS: Mapping[str, CodeProtocol] = {
             "rendering": "inline",
             "stateful": False,
             "output_style": "retool",
-            "parser": CodeParser(NAME, ARGUMENT),
+            "parser": BlockParser(NAME, ARGUMENT),
             "system_prompt": "",
         },
         budgets={"max_turns": 100, "reward": "retool"},
-        rollout={"max_turn_tokens": 16384, "max_tokens": 16384},
+        rollout={"max_turn_tokens": 16384, "max_tokens": 32768},  # the latter the context of the model that it plays
         prompt=prompt_file(__file__, "retool.txt"),
     ),
     "verl": CodeProtocol(
@@ -40,13 +57,14 @@ PROTOCOLS: Mapping[str, CodeProtocol] = {
         fixed={
             "rendering": "chat",
             "stateful": False,
-            "output_style": "full",
-            "parser": CodeParser(NAME, ARGUMENT, blocks=False),
+            "output_style": "verl",
+            "parser": FirstCallParser(),
             "system_prompt": "",
         },
         budgets={"max_turns": 8, "reward": "verl"},
-        rollout={"max_tokens": 16384},
+        rollout={"max_turn_tokens": 16384, "max_tokens": 2048 + 16384},  # of the prompt, and of all that follows
         about=("A tool for executing code.", "The code to execute."),
         prompt="{question}\nThe answer format must be: \\boxed{'The final answer goes here.'}",
+        edit=printing,
     ),
 }
