@@ -71,6 +71,8 @@ def test_a_scripted_policy_reads_what_the_original_writes(path: Path) -> None:
         (message,) = info["messages"]
         assert message["content"].startswith(golden["prompt_begins"])
         assert message["content"].endswith(golden["prompt_ends"])
+    if "tools" in golden:
+        assert json.dumps(env.template_tools) == json.dumps(golden["tools"]), "in the order that a template prints"
     rewards = []
     for turn in golden["turns"]:
         observation, reward, terminated, *_ = env.step(turn["action"])
@@ -111,6 +113,8 @@ def test_a_rollout_shows_a_model_the_same(path: Path, tokenizer: Any, tmp_path: 
     elif golden["protocol"] == "ragen":
         # What the last turn was answered has no turn behind it that would read it.
         assert all(f"user\n{one['answer']}" in text for one in golden["turns"][:-1])
+    elif env.template_tools:
+        assert all(f"<tool_response>\n{one['answer']}\n</tool_response>" in text for one in golden["turns"][:-1])
 
 
 @each
@@ -185,7 +189,14 @@ def test_the_page_of_protocols_has_each_of_them() -> None:
 
 def test_the_page_of_protocols_has_each_number_that_cards_print_of_them() -> None:
     page = (ROOT / "docs" / "protocols.md").read_text(encoding="utf-8")
-    known = {"GSM8K": PROBLEMS, "HotpotQA": SEARCH, "ReTool": CODE, "ALFWorld": HOUSE, "WebShop": SHOP}
+    known = {
+        "GSM8K": PROBLEMS,
+        "GSM8K-NoTool": PROBLEMS,
+        "HotpotQA": SEARCH,
+        "ReTool": CODE,
+        "ALFWorld": HOUSE,
+        "WebShop": SHOP,
+    }
     published = json.loads((ROOT / "registry" / "published.json").read_text(encoding="utf-8"))
     for env_id, rows in published.items():
         name = env_id.removeprefix("AgentR1/").removesuffix("-v0")
@@ -195,4 +206,4 @@ def test_the_page_of_protocols_has_each_number_that_cards_print_of_them() -> Non
             if protocol:
                 assert protocol in known[name] and f"| {name}, {protocol} | {' | '.join(cells)} |" in page
     printed = {protocol for rows in published.values() for protocol, *_ in rows if protocol}
-    assert printed == {name for one in known.values() for name in one} - {"verl"}  # whose recipe publishes none
+    assert printed == {name for one in known.values() for name in one}
