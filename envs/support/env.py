@@ -60,8 +60,8 @@ class SupportEnv(ToolEnv):
     `AgentR1/Support-v0` (30 turns).
 
     ## Data
-    A seeded generator (embedded/): 20,000 train, 1,000 validation and 1,000 test customers. Names and last digits of
-    numbers belong to one split. Four of ten goals are against the rules.
+    A seeded generator (embedded/): 20,000 train, 1,000 validation and 1,000 test customers. Names and numbers belong to
+    one split. Four of ten goals are against the rules.
 
     ## References
     The shape is that of tau-bench (Yao et al., arXiv:2406.12045): a user, tools on a database, a policy document, and a

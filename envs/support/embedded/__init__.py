@@ -5,7 +5,9 @@ database, and in `writes` the calls that bring it into the state that it should 
 customer says (`request`, `slots`, `asks`, see customer.py), whether the rules allow it, and for the expert what to look
 up (`reads`), the `call` that does it, and the messages `done` and `refused`.
 
-Names of people and the last digits of all numbers belong to one split, and every request names a number or follows one.
+Names of people and numbers belong to one split, and every request names a number or follows one. The sum of a number's
+digits decides its split. The last digit did so at first, and a model from random weights that had never seen an order
+end in 9 could not copy one.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from agent_gym.errors import whole_number
 DAYS = {"standard": 30, "gold": 60}
 """How long after its delivery an item can be returned or exchanged, by membership."""
 _WORLDS = {"train": range(80), "validation": range(80, 88), "test": range(88, 96)}
-_LAST_DIGITS = {"train": "01234567", "validation": "8", "test": "9"}
+_SUMS = {"train": "01234567", "validation": "8", "test": "9"}
+"""What the sum of a number's digits ends in, by split."""
 _FORBIDDEN = 0.4  # share of the goals that the rules do not allow
 _PRODUCTS = (
     "mug", "lamp", "chair", "scarf", "kettle", "clock", "backpack", "blanket", "pillow", "umbrella", "vase", "watch",
@@ -83,7 +86,7 @@ class _Draft:
     """One task while it is drawn."""
 
     def __init__(self, split: str, level: Level, rng: random.Random) -> None:
-        self.level, self.rng, self._digits = level, rng, _LAST_DIGITS[split]
+        self.level, self.rng, self._sums = level, rng, _SUMS[split]
         self._used: set[str] = set()
         namer = Namer(rng.choice(_WORLDS[split]), rng)
         self.person = {"name": namer.person(), "zip": self._number(5), "mood": rng.choice(level.moods)}
@@ -209,9 +212,10 @@ class _Draft:
         return number
 
     def _number(self, length: int) -> str:
-        """Draw a new number of so many digits, whose last one belongs to the split."""
+        """Draw a new number of so many digits that belongs to the split."""
         while True:
-            number = "".join(self.rng.choice("123456789") for _ in range(length - 1)) + self.rng.choice(self._digits)
+            first = "".join(self.rng.choice("123456789") for _ in range(length - 1))
+            number = f"{first}{(int(self.rng.choice(self._sums)) - sum(map(int, first))) % 10}"
             if number not in self._used:
                 self._used.add(number)
                 return number
