@@ -68,6 +68,7 @@ def test_both_sides_of_the_rollout_benchmark_do_the_same_work(tmp_path):
         ("env_steps.py", "rounds", "benchmarks/setup_peers.sh"),
         ("ladder.py GSM8K-v0 Bisect-v0", "measurements", "AgentR1/Bisect-v0           5"),
         ("exchange.py", "results", "between 2 processes"),
+        ("placement.py --only launch ray", "rows", "ray is left out"),
         ("staleness.py", "runs", ""),
         ("sandbox.py", "in_flight", "gem is left out"),
         ("scaling.py", "results", "loop ms per step"),
