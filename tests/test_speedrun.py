@@ -44,6 +44,7 @@ MINI = dataclasses.replace(
         Imitation("imitation", episodes=40, styles={"default": 1.0}, steps=6, batch=8, settings=SGD),
         Imitation("mixture", episodes=20, styles={"default": 0.5, "direct": 0.5}, steps=2, batch=8, settings=SGD),
     ),
+    controls=None,
     train_tasks=16,
     dev_tasks=3,
     test_tasks=5,
@@ -218,7 +219,7 @@ def test_presets_are_complete_runs() -> None:
         assert args.batch_tasks * args.num_generations == args.generation_batch_size
 
 
-@pytest.mark.parametrize("name", sorted(name for name, preset in PRESETS.items() if preset.imitation))
+@pytest.mark.parametrize("name", sorted(name for name, preset in PRESETS.items() if preset.controls))
 def test_the_player_who_is_imitated_is_sometimes_right_and_follows_from_the_seed(name: str) -> None:
     preset = PRESETS[name]
     (phase,) = {tuple(phase.styles.items()) for phase in preset.imitation}

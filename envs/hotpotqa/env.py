@@ -24,7 +24,6 @@ from agent_gym.tools import Parser, TextTool, ToolCall, ToolResult, same_text
 
 NOTHING = "No results."
 _ABOUT = "Search an encyclopedia for paragraphs.", "what to search for"
-_HASTE = 0.7  # how likely the expert in style "hasty" answers after the first search
 _CANDIDATES = 10  # a paragraph that a search for its own title does not put among the first ten has another title
 
 SEARCH = (
@@ -206,7 +205,7 @@ class HotpotQAEnv(ToolEnv):
     def begin(self, task: Any) -> str:
         question = read_question(task)
         self._judge = Judge(question)
-        self._task, self._found, self._hasty = task, list[str](), False
+        self._task, self._found = task, list[str]()
         self._browser.begin()
         searches = self.tools or self._retrieves
         given = not searches or self._retriever is not None or self._corpus is not None or self._rows
@@ -275,23 +274,15 @@ class HotpotQAEnv(ToolEnv):
         return text.removeprefix(begun)
 
     def expert_action(self, style: str = "default") -> str:
-        """Search for the paragraphs that are needed, one after the other, then state the gold answer.
-
-        "direct" answers at once. "hasty" answers after the first search in seven of ten episodes. Both answer with what
-        can be read, else "unknown": a made-up answer would teach a policy to make up answers. In an experiment it lost
-        the ability to copy one from a paragraph.
-        """
-        self.check_style(style, ("default", "direct", "hasty"))
+        # "direct" answers at once with what can be read. A made-up answer would teach a policy to make up answers: in
+        # an experiment it lost the ability to copy one from a paragraph.
+        self.check_style(style)
         titles, answer = self._judge.question.titles, self._judge.question.answers[0]
         # One search per turn, or more where the turns would not suffice: the last turn is for the answer.
         turns, n = min(len(titles), self.max_turns - 1) if self.tools else 0, len(titles)
-        if self.turn == 0:
-            self._hasty = style == "hasty" and bool(self.np_random.random() < _HASTE)
-        searching = turns
-        if style == "direct" or self._hasty:
-            searching = min(turns, 1 if self._hasty else 0)
-            answer = answer if self._judge.metrics["gold_recall"] == 1.0 else "unknown"
-        if self.turn < searching:
+        if style == "direct":
+            turns, answer = 0, answer if self._judge.metrics["gold_recall"] == 1.0 else "unknown"
+        if self.turn < turns:
             due = titles[self.turn * n // turns : (self.turn + 1) * n // turns]
             thought = f"I have to read about {' and '.join(due)}."
             stated = "\n".join(self.parser.render("search", {self._argument: title}) for title in due)
@@ -301,7 +292,7 @@ class HotpotQAEnv(ToolEnv):
         if self.protocol:
             turn = self.protocol.turn.replace("{turn}", str(self.turn + 1)).replace("{}", stated)
             # A turn that the world answers inside ends with its stop string.
-            stopped = self.turn < searching and self.inline and not turn.endswith(self.stop)
+            stopped = self.turn < turns and self.inline and not turn.endswith(self.stop)
             return turn + self.stop[0] if stopped else turn
         return f"Thought: {thought}\n{stated}" if self._react else stated
 
