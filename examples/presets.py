@@ -68,11 +68,13 @@ TINY_GRPO: Mapping[str, Any] = _TABLES["tiny_grpo"]
 
 def _presets() -> dict[str, Preset]:
     frames: Mapping[str, list[str]] = json.loads(text_of("frames.json"))
+    numbers = [f"{number:02}" for number in range(100)]
     for name, preset in _TABLES["presets"].items():
         # TOML has no null.
         preset |= {key: None for key in ("train_tasks", "test_tasks") if preset.get(key) == "all"}
         if name in frames:
-            preset["tiny"] = {**preset["tiny"], "frames": frames[name]}
+            texts = [text for frame in frames[name] for text in (numbers if frame == "00 to 99" else [frame])]
+            preset["tiny"] = {**preset["tiny"], "frames": texts}
         if not preset.get("needs_gpu"):
             preset["grpo"] = {**TINY_GRPO, **preset.get("grpo", {})}
     return TypeAdapter(dict[str, Preset]).validate_python(_TABLES["presets"])

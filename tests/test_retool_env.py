@@ -140,6 +140,17 @@ def test_expert(env_id: str, kwargs: dict[str, Any], task: dict[str, str], progr
     assert env.expert_action() == direct and env.step(direct)[4]["is_success"]
 
 
+def test_the_careless_expert_forgets_to_print_and_does_not_know_the_answer() -> None:
+    env, successes = make(IDS[0]), 0
+    for seed in range(30):
+        env.reset(seed=seed)
+        output = env.step(env.expert_action("careless"))[0]
+        success = env.step(env.expert_action("careless"))[4]["is_success"]
+        assert success == (NO_OUTPUT not in output)
+        successes += success
+    assert 3 <= successes <= 15  # in three of ten episodes it prints
+
+
 def test_no_session_outlives_its_episode() -> None:
     live: list[int] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -24,6 +25,8 @@ NO_OUTPUT = "[no output]"
 LOST = "All names are lost; the next program starts anew."
 _CUT = "\n[... cut ...]\n"
 _RETOOL_CHARS, _VERL_CHARS = 400, 256
+_CARELESS = 0.7  # how likely the expert in style "careless" forgets to print
+_PRINTED = re.compile(r"^print\((.*)\)$", re.MULTILINE)
 _LIMITS = {
     "cpu_limit": "TimeoutError: the program took too much CPU time",
     "wall_limit": "TimeoutError: the program took too long",
@@ -252,7 +255,7 @@ class ReToolEnv(ToolEnv):
         return [*read(task).golds]
 
     def begin(self, task: Any) -> str:
-        self._given = read(task)
+        self._given, self._careless = read(task), False
         # Programs draw random numbers too, and the seed decides everything.
         self._interpreter.begin(int(self.np_random.integers(1 << 31)))
         return self.protocol.prompt.replace("{question}", self._given.text) if self.protocol else self._given.text
@@ -282,10 +285,19 @@ class ReToolEnv(ToolEnv):
         return {"code_runs": sum(not result.error for result in results) / len(results)}
 
     def expert_action(self, style: str = "default") -> str:
-        self.check_style(style)
-        if style == "default" and self._given.program and self.turn == 0 and self.max_turns > 1:
-            return f"A program finds it.\n{self.parser.render(NAME, {ARGUMENT: self._given.program})}"
-        return f"<answer>\n\\boxed{{{self._given.golds[0]}}}\n</answer>"
+        """Run a program that finds the answer, and state it.
+
+        "direct" states it at once. "careless" forgets `print` in seven of ten episodes, and does not know the answer.
+        """
+        self.check_style(style, ("default", "direct", "careless"))
+        program, answer = self._given.program, self._given.golds[0]
+        if self.turn == 0:
+            self._careless = style == "careless" and bool(self.np_random.random() < _CARELESS)
+        if self._careless and program:
+            program, answer = _PRINTED.sub(r"\1", program), "unknown"
+        if style != "direct" and program and self.turn == 0 and self.max_turns > 1:
+            return f"A program finds it.\n{self.parser.render(NAME, {ARGUMENT: program})}"
+        return f"<answer>\n\\boxed{{{answer}}}\n</answer>"
 
     def close(self) -> None:
         self._interpreter.close()
