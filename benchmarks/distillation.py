@@ -180,7 +180,7 @@ class Seed:
         (phase,) = self.preset.imitation
         rows, playing = self.demonstrations
         student, clock = self.load("student"), UntilUsedUp(self.seconds - playing, rate, time.process_time)
-        settings = imitation_settings(endless(phase, rate), self.folder / "sft", self.seed, self.args())
+        settings = imitation_settings(endless(phase), self.folder / "sft", self.seed, self.args())
         train_sft(student, self.tokenizer, rows, settings, callbacks=[clock])
         self.log(f"{clock.steps} steps of SFT in {clock.seconds:.1f} CPU seconds after {playing:.1f} of play")
         return student

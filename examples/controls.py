@@ -83,10 +83,10 @@ def rate_at(used: float, peak: float) -> float:
     return peak * (1 + math.cos(math.pi * min(1.0, (used - WARMUP) / (1 - WARMUP)))) / 2
 
 
-def endless(phase: Imitation, rate: float) -> Imitation:
+def endless(phase: Imitation) -> Imitation:
     """Return the phase without an end or a schedule of its own: `UntilUsedUp` sets both."""
     own = {key: value for key, value in phase.settings.items() if key != "warmup_steps" and "lr_scheduler" not in key}
-    settings = {**own, "learning_rate": rate, "lr_scheduler_type": "constant", "logging_steps": 100}
+    settings = {**own, "lr_scheduler_type": "constant", "logging_steps": 100}
     return replace(phase, steps=10**9, settings=settings, until_loss=None)
 
 

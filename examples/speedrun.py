@@ -28,7 +28,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.evaluate import EvalResult, make_specs, summarize
 from agent_gym.evaluate.compare import Run
 from agent_gym.examples import text_of
-from agent_gym.examples.controls import ATTEMPTS, StepClock, UntilUsedUp, endless, imitate_itself, prove_start
+from agent_gym.examples.controls import ATTEMPTS, Round, StepClock, UntilUsedUp, endless, imitate_itself, prove_start
 from agent_gym.examples.dashboard import StepLines, evaluations, watch
 from agent_gym.examples.figure import draw, over_runs
 from agent_gym.examples.imitation import QUIET, Demonstrations, imitate, imitation_settings
@@ -84,7 +84,7 @@ def run_speedrun(
     if chosen.controls and not chosen.imitation:
         raise ConfigError("this preset has controls and no phase of imitation: both start from imitation's weights")
     use_vllm = None if engine == "auto" else engine == "vllm"
-    return _Speedrun(chosen, seed, Path(output_dir), use_vllm).run()
+    return Speedrun(chosen, seed, Path(output_dir), use_vllm).run()
 
 
 def run_seeds(
@@ -105,10 +105,15 @@ def run_seeds(
     return found
 
 
+def own_name(controls: Controls) -> str:
+    """What the results call self-imitation."""
+    return f"best-of-{controls.best_of} self-imitation"
+
+
 RARE = 0.02  # of the episodes; where fewer succeed, rare.txt is the advice
 
 
-class _Speedrun:
+class Speedrun:
     """One run and its results so far."""
 
     def __init__(self, preset: Preset, seed: int, folder: Path, use_vllm: bool | None) -> None:
@@ -133,33 +138,7 @@ class _Speedrun:
             options = {"seed": self.seed, **preset.tiny}
             with self._timed("model"):
                 source = str(make(self.folder / "tiny", preset.env_id, preset.env_kwargs, **options))
-        self.args = AgentGRPOConfig(
-            str(self.folder / "grpo"),
-            seed=self.seed,
-            use_vllm=self.use_vllm,
-            eval_strategy="steps",
-            eval_on_start=True,
-            **{**QUIET, **preset.grpo, **self._device()},
-        )
-        self.clock = time.process_time if self.args.use_cpu else time.perf_counter
-        try:
-            self.tokenizer, self.model = load_encoder(source), self._load(source)
-        except OSError as error:
-            raise ConfigError(f"cannot load the model {source!r}; is the hub within reach?") from error
-        self.log(f"model: {source}, {sum(weight.numel() for weight in self.model.parameters()) / 1e6:.2f}M parameters")
-        # Before the engine, whose process group transformers would take for a distributed run.
-        where = (self.folder / "sft_run", self.seed, self.args)
-        sft = [imitation_settings(phase, *where) for phase in preset.imitation]
-        if preset.controls:
-            rates = (preset.controls.more_sft_rate, preset.controls.self_imitation_rate)
-            of_controls = [imitation_settings(endless(preset.imitation[-1], rate), *where) for rate in rates]
-        renderer = ChatRenderer.of(self.tokenizer)
-        renderer.also_ends_at(self.model.generation_config.eos_token_id)
-        with self._timed("engine start"):
-            self.policy: Any = build_policy(self.model, renderer, self.args)
-        self.args.use_vllm = not isinstance(self.policy, TransformersPolicy)
-        self.engine = "vllm" if self.args.use_vllm else "transformers"
-        self.log(f"Going on with the {self.engine} engine")
+        sft = self.open(source)
         for phase, settings in zip(preset.imitation, sft, strict=True):
             self.log(f"{phase.name}: the expert plays {phase.episodes} episodes, then {phase.steps} steps of SFT")
             with self._timed("imitation"):
@@ -181,9 +160,40 @@ class _Speedrun:
             used = self._train()
         self._evaluate(RL, self.model)
         if preset.controls:
-            self._control(preset.controls, used, *of_controls)
+            self._control(preset.controls, used)
         self.policy.close()  # so that the next run in this process has the memory
         return self._report()
+
+    def open(self, source: str) -> list[SFTConfig]:
+        """Load a model and start its engine; return the settings of each phase of imitation."""
+        preset = self.preset
+        self.args = AgentGRPOConfig(
+            str(self.folder / "grpo"),
+            seed=self.seed,
+            use_vllm=self.use_vllm,
+            eval_strategy="steps",
+            eval_on_start=True,
+            **{**QUIET, **preset.grpo, **self._device()},
+        )
+        self.clock = time.process_time if self.args.use_cpu else time.perf_counter
+        try:
+            self.tokenizer, self.model = load_encoder(source), self._load(source)
+        except OSError as error:
+            raise ConfigError(f"cannot load the model {source!r}; is the hub within reach?") from error
+        self.log(f"model: {source}, {sum(weight.numel() for weight in self.model.parameters()) / 1e6:.2f}M parameters")
+        # Before the engine, whose process group transformers would take for a distributed run.
+        where = (self.folder / "sft_run", self.seed, self.args)
+        settings = [imitation_settings(phase, *where) for phase in preset.imitation]
+        if preset.controls:
+            self.endless = imitation_settings(endless(preset.imitation[-1]), *where)
+        renderer = ChatRenderer.of(self.tokenizer)
+        renderer.also_ends_at(self.model.generation_config.eos_token_id)
+        with self._timed("engine start"):
+            self.policy: Any = build_policy(self.model, renderer, self.args)
+        self.args.use_vllm = not isinstance(self.policy, TransformersPolicy)
+        self.engine = "vllm" if self.args.use_vllm else "transformers"
+        self.log(f"Going on with the {self.engine} engine")
+        return settings
 
     def _device(self) -> dict[str, Any]:
         """A model that was not made on the spot is trained on the GPU where there is one."""
@@ -273,39 +283,46 @@ class _Speedrun:
         trainer.save_model()
         return clock.seconds
 
-    def _control(self, controls: Controls, budget: float, more_sft: SFTConfig, own: SFTConfig) -> None:
+    def _control(self, controls: Controls, budget: float) -> None:
         """Train both controls from the saved start with the seconds of RL, and evaluate them."""
-        preset, shown = self.preset, [row for phase in self.shown for row in phase.rows]
-        itself, start = f"best-of-{controls.best_of} self-imitation", preset.imitation[-1].name
+        more_sft = self.more_sft(controls, budget)
+        rounds = self.imitate_itself(controls, budget)
+        itself, start = own_name(controls), self.preset.imitation[-1].name
+        used = sum(one.playing_seconds + one.training_seconds for one in rounds)
+        self.more["used_seconds"] = {RL: budget, MORE_SFT: more_sft.seconds, itself: used}
+        self.more |= {"more_sft_steps": more_sft.steps, "rounds": [asdict(one) for one in rounds]}
+        pairs = ((RL, start), (RL, MORE_SFT), (RL, itself), (MORE_SFT, start))
+        self.more["differences"] = differences(self.runs, pairs)
 
-        def train(args: SFTConfig, train_on: str, rows: list[Row], clock: UntilUsedUp) -> None:
-            callbacks = [StepLines(self.log), clock]
-            train_sft(model, self.tokenizer, rows, args, train_on=train_on, callbacks=callbacks)
-
+    def more_sft(self, controls: Controls, budget: float) -> StepClock:
+        """Train the saved start further on its demonstrations, and evaluate it."""
+        shown = [row for phase in self.shown for row in phase.rows]
         self.log(f"{MORE_SFT}: {budget:.1f} seconds, {len(shown)} demonstrations")
         model, clock = self._load(str(self.folder / "sft")), UntilUsedUp(budget, controls.more_sft_rate, self.clock)
         with self._timed(MORE_SFT):
-            train(more_sft, self.shown[-1].train_on, shown, clock)
+            self._sft(model, self.shown[-1].train_on, shown, clock)
         self._save(model, "more_sft")
         self._evaluate_control(MORE_SFT, model)
+        return clock
 
-        self.log(f"{itself}: {budget:.1f} seconds, {controls.rounds} rounds")
-        model, tasks = self._load(str(self.folder / "sft")), self._specs("train", preset.train_tasks)
+    def imitate_itself(self, controls: Controls, budget: float) -> list[Round]:
+        """Train the saved start on its own successes, and evaluate it."""
+        self.log(f"{own_name(controls)}: {budget:.1f} seconds, {controls.rounds} rounds")
+        model, tasks = self._load(str(self.folder / "sft")), self._specs("train", self.preset.train_tasks)
         with self._runner() as runner, self._timed("self-imitation"):
-            play, learn = partial(self._play, runner, model), partial(train, own, "policy")
+            play, learn = partial(self._play, runner, model), partial(self._sft, model, "policy")
             batch = self.args.batch_tasks
             rounds = imitate_itself(controls, budget, tasks, batch, play, learn, self.seed, self.clock)
         for number, one in enumerate(rounds, 1):
             played = f"{one.succeeded} of {one.played} episodes succeeded"
             self.log(f"round {number}: {played}, {one.kept} tasks imitated in {one.steps} steps")
         self._save(model, "self_imitation")
-        self._evaluate_control(itself, model)
+        self._evaluate_control(own_name(controls), model)
+        return rounds
 
-        used = sum(one.playing_seconds + one.training_seconds for one in rounds)
-        self.more["used_seconds"] = {RL: budget, MORE_SFT: clock.seconds, itself: used}
-        self.more |= {"more_sft_steps": clock.steps, "rounds": [asdict(one) for one in rounds]}
-        pairs = ((RL, start), (RL, MORE_SFT), (RL, itself), (MORE_SFT, start))
-        self.more["differences"] = differences(self.runs, pairs)
+    def _sft(self, model: Any, train_on: str, rows: list[Row], clock: UntilUsedUp) -> None:
+        callbacks = [StepLines(self.log), clock]
+        train_sft(model, self.tokenizer, rows, self.endless, train_on=train_on, callbacks=callbacks)
 
     def _report(self) -> dict[str, Any]:
         page = write_html(self.folder / "trajectories.html", self._trajectories(), "Speedrun trajectories")
