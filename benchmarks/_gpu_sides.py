@@ -12,7 +12,7 @@ from _rollout_sides import ENV_ID, STEPS, StockEnvironment
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback
 
-from agent_gym.policies.vllm.process import engine_arguments
+from agent_gym.policies.vllm import engine_arguments
 
 GROUP = 8
 PROMPT = 128  # tokens that prompt and answers of the world take at most

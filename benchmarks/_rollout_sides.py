@@ -18,8 +18,8 @@ import numpy as np
 
 from agent_gym import Reply, TextEnv
 from agent_gym.policies import Request
+from agent_gym.policies.vllm import engine_arguments
 from agent_gym.policies.vllm.engine import VLLMPolicy
-from agent_gym.policies.vllm.process import engine_arguments
 from agent_gym.rollout import Budget, EpisodeSpec, Runner
 
 ENV_ID = "Benchmark/Latency-v0"

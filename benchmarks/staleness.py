@@ -102,8 +102,7 @@ def report(options: Any, facts: Any, rows: list[Any], runs: list[Any]) -> None:
 def served(folder: Path) -> Iterator[str]:
     """Serve the model with vLLM at a free port."""
     from agent_gym.doctor.ranks import free_port
-    from agent_gym.policies.vllm.child import end_group
-    from agent_gym.policies.vllm.launch import ENVIRONMENT, server_command
+    from agent_gym.policies.vllm.launch import ENVIRONMENT, end_group, server_command
 
     port = free_port()
     sizes: dict[str, Any] = {"context": 512, "max_num_seqs": 64, "kv_cache_gib": 0.2}

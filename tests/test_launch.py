@@ -26,6 +26,7 @@ from process_tools import until  # noqa: E402
 from trainer_tools import model_folder  # noqa: E402
 
 from agent_gym.cli import nodes  # noqa: E402
+from agent_gym.cli.train import TrainingParser  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.examples.tiny import make_tiny_model  # noqa: E402
 from agent_gym.policies.vllm import launch as vllm_launch  # noqa: E402
@@ -64,8 +65,10 @@ def test_the_examples_of_clusters_are_commands_that_are_understood(name: str) ->
         assert words[:2] == ["--nodes", ",".join(hosts)]
         assert len(hosts) == objects[1]["spec"]["completions"] == objects[1]["spec"]["parallelism"]
     served = ["--layout", "server", "--vllm_server_base_url", "http://a:8010"]  # which launch adds
-    args, model = nodes._settings([*words[words.index("grpo") :], *served])
-    assert (model, args.max_staleness) == ("Qwen/Qwen2.5-7B-Instruct", 2)
+    command = [*words[words.index("grpo") :], *served]
+    (_, args, model), _ = TrainingParser("grpo").read(command[1:])
+    assert (model.model_name_or_path, args.max_staleness) == ("Qwen/Qwen2.5-7B-Instruct", 2)
+    assert nodes._settings(command)[:3] == (model.model_name_or_path, Path(args.output_dir), 8192)
     assert {word.partition("=")[0] for word in words} >= {"--serving", "--servers", "--restarts"}
 
 
@@ -102,14 +105,14 @@ def test_a_server_that_ends_is_started_again_until_the_trainers_have_ended(
     monkeypatch.setattr(nodes, "_LOOK_S", 0.05)
     monkeypatch.setenv("AGENT_GYM_SERVER_KEY", "key")
     mark = tmp_path / nodes._MARK
-    mark.write_text("of another run")
+    mark.write_text("of-another-run 0")
     words = ["grpo", ENV, "--model_name_or_path", model_folder(), "--output_dir", str(tmp_path)]
     serving = threading.Thread(target=nodes._serve, args=(words, "127.0.0.1", [port]))
     serving.start()
     until(lambda: answers(port))
     started[0].kill()
     until(lambda: len(started) == 2 and answers(port))
-    mark.write_text("of this run")
+    mark.write_text("of-this-run 0")
     serving.join(30)
     assert not serving.is_alive() and started[1].poll() is not None and not answers(port)
     assert f"127.0.0.1:{port} has ended with -9; it is started again" in capfd.readouterr().err

@@ -45,22 +45,13 @@ def check_early(command: str, argv: Sequence[str]) -> dict[str, Any]:
         ConfigError: for an unknown flag or key, an unknown environment, a folder that is no model or cannot be written,
             a tracker that is not installed, or a value of a setting that no run can have.
     """
-    preset, path, arguments = split_command(argv)
-    content = {} if path is None else read_yaml(path)
-    words = dict(_words(arguments))
-    known = _known_flags(command)
-    for name in words if known else ():
-        if name not in known:
-            flags = sorted(f"--{one}" for one in known if not one.startswith("no_"))
-            raise ConfigError(f"{command}: unknown argument {'--' + name!r}; {nearest('--' + name, flags)}")
-    given = {**content, **words}
-    preset = preset or given.get("accelerate_config")
-    if preset is not None:
-        preset_file(str(preset))
+    given = read_command(command, argv)
+    if given.get("accelerate_config") is not None:
+        preset_file(str(given["accelerate_config"]))
     _check_environment(given)
     if not given.get("tiny"):
         check_folder(str(given.get("model_name_or_path") or ""))
-    _check_numbers(given)
+    check_numbers(given)
     if given.get("output_dir"):
         check_writable(str(given["output_dir"]))
     reported = given.get("report_to", ())
@@ -69,6 +60,19 @@ def check_early(command: str, argv: Sequence[str]) -> dict[str, Any]:
             cure = f"{install_command('trackers')}, or --report_to none"
             raise ConfigError(f"report_to {name}: the package {name!r} is not installed; {cure}")
     return given
+
+
+def read_command(command: str, argv: Sequence[str]) -> dict[str, Any]:
+    """Return what the command line and its yaml file set, by name, as they stand there; an unknown flag is an error."""
+    preset, path, arguments = split_command(argv)
+    content = {} if path is None else read_yaml(path)
+    words = dict(_words(arguments))
+    known = _known_flags(command)
+    for name in words if known else ():
+        if name not in known:
+            flags = sorted(f"--{one}" for one in known if not one.startswith("no_"))
+            raise ConfigError(f"{command}: unknown argument {'--' + name!r}; {nearest('--' + name, flags)}")
+    return {**content, **words, **({} if preset is None else {"accelerate_config": preset})}
 
 
 def _words(arguments: Sequence[str]) -> Iterator[tuple[str, Any]]:
@@ -113,7 +117,7 @@ def _check_environment(given: Mapping[str, Any]) -> None:
         mapping("env_kwargs", given["env_kwargs"])
 
 
-def _check_numbers(given: Mapping[str, Any]) -> None:
+def check_numbers(given: Mapping[str, Any]) -> None:
     """Check our settings as the trainer will, and the learning rate, whose sign no one else looks at so early."""
     hints, values = get_type_hints(_Own), dict[str, Any]()
     for name in given.keys() & hints.keys():

@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from agent_gym.cli import agent
 from agent_gym.cli.early import check_early
 from agent_gym.cli.flags import help_text
 from agent_gym.cli.main import guarded
@@ -107,7 +108,7 @@ def run(arguments: Sequence[str]) -> int:
         os.environ[LAUNCHER] = str(os.getpid())
 
     # A group of its own: Ctrl-C reaches it once, from here, and it has the time to end its processes.
-    command = [sys.executable, "-m", "accelerate.commands.launch", *arguments]
+    command = [sys.executable, "-m", agent.__name__, *arguments]
     launcher = subprocess.Popen(command, preexec_fn=begin, process_group=0)
     try:
         return launcher.wait()

@@ -3,13 +3,16 @@
 Each machine runs the same command and finds its part by its number, which SLURM and Kubernetes tell it. Here is no
 scheduler: it is theirs to start the command, and to start it again on a machine that was lost. What is here keeps one
 machine's processes alive: a model server that has ended is started again, and so is training, from its last checkpoint.
-Trainers of several machines meet through torchrun's elastic agents, which end and restart all ranks together.
+Trainers of several machines meet through torchrun's elastic agents, which end and restart all ranks together. An agent
+that dies is started again here. All machines see the folder of the run, and in it the mark of how the run has ended.
+This process lives as long as the run, so it imports neither torch nor TRL.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import time
@@ -17,15 +20,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from agent_gym.cli.early import check_numbers, read_command
 from agent_gym.cli.launch import end_with
 from agent_gym.cli.parser import Parser, positive
 from agent_gym.errors import ConfigError
+from agent_gym.trainers.settings import AgentSettings
 
 _PORT, _MEETING_PORT = 8010, 29500  # of the first model server of a machine, and of the trainers' rendezvous
-_MISTAKE, _INTERRUPTED = 2, 130  # exit codes, see main.py
+_FAILED, _MISTAKE, _INTERRUPTED = 1, 2, 130  # exit codes, see main.py
 _LOOK_S = 1.0
+_MEET_S = 600.0  # for the machine where the trainers meet; their agents wait as long for each other
 _MARK = "launch-ended"
 _NUMBERS = ("SLURM_NODEID", "JOB_COMPLETION_INDEX")  # environment variables with this machine's number
 
@@ -71,42 +77,58 @@ def _number(given: int | None, count: int) -> int:
     return number
 
 
-def _settings(command: Sequence[str]) -> tuple[Any, Any]:
-    """Read the command of the trainers: its settings, and its model."""
-    from agent_gym.cli.train import TrainingParser
+class _Run(NamedTuple):
+    """What machines need to know of the trainers' command."""
 
-    (_, args, model), _ = TrainingParser(command[0]).read(command[1:])
-    if model.model_name_or_path is None:
+    model: str
+    folder: Path
+    context: int  # tokens
+    max_num_seqs: int
+    rdzv_conf: str  # of torchrun's agents
+
+
+def _settings(command: Sequence[str]) -> _Run:
+    """Read the command of the trainers without their parser, whose torch and TRL would stay in memory."""
+    given = read_command(command[0], command[1:])
+    check_numbers(given)
+    if not given.get("model_name_or_path"):
         raise ConfigError("which model? give --model_name_or_path with a folder or hub id")
-    return args, model.model_name_or_path
+    if isinstance(given.get("env"), dict):  # of the yaml file: environment variables, for servers as well
+        os.environ.update({str(name): str(value) for name, value in given["env"].items()})
+
+    def whole(name: str, default: int) -> int:
+        try:
+            return default if given.get(name) is None else int(given[name])
+        except (TypeError, ValueError):
+            raise ConfigError(f"{name} is {given[name]!r}; it must be a whole number") from None
+
+    context = whole("vllm_max_model_length", 0) or whole("max_episode_tokens", AgentSettings.max_episode_tokens)
+    folder = str(given.get("output_dir") or "trainer_output")  # the default is that of transformers
+    sizes = context, whole("max_num_seqs", AgentSettings.max_num_seqs)
+    return _Run(str(given["model_name_or_path"]), Path(folder), *sizes, str(given.get("rdzv_conf") or ""))
 
 
 def _serve(command: Sequence[str], host: str, ports: Sequence[int]) -> int:
-    """Serve the model at these ports until the trainers have ended."""
-    from agent_gym.policies.vllm import child
-    from agent_gym.policies.vllm.launch import ENVIRONMENT, server_command, server_key
+    """Serve the model at these ports until training has ended for good, and return how that ended.
 
-    args, model = _settings(command)
+    A scheduler that starts again what has failed so starts servers together with the trainers.
+    """
+    from agent_gym.policies.vllm.launch import ENVIRONMENT, end_group, server_command, server_key, start_server
+
+    run = _settings(command)
     server_key()  # a key that cannot be had is an error now
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
 
     def start(place: int) -> subprocess.Popen[bytes]:
-        context = args.vllm_max_model_length or args.max_episode_tokens
-        sizes: dict[str, Any] = {"context": context, "max_num_seqs": args.max_num_seqs}
-        python, _, *vllm = server_command(model, host=host, port=ports[place], **sizes)
+        sizes: dict[str, Any] = {"context": run.context, "max_num_seqs": run.max_num_seqs}
         device = visible[place] if place < len(visible) and visible[place] else str(place)
-        # As the server of one trainer, it ends with this process, however that ends.
-        return subprocess.Popen(
-            [python, "-m", child.__name__, str(os.getpid()), *vllm],
-            env={**os.environ, **ENVIRONMENT, "CUDA_VISIBLE_DEVICES": device},
-            start_new_session=True,
-        )
+        environment = {**os.environ, **ENVIRONMENT, "CUDA_VISIBLE_DEVICES": device}
+        return start_server(server_command(run.model, host=host, port=ports[place], **sizes), environment)
 
-    mark = Path(args.output_dir, _MARK)
-    before = _read(mark)  # of a run that has ended
+    mark = _Mark(run.folder)
     servers = [start(place) for place in range(len(ports))]
     try:
-        while _read(mark) == before:
+        while (code := mark.code()) is None:
             for place, server in enumerate(servers):
                 if server.poll() is not None:
                     what = f"the model server at {host}:{ports[place]} has ended with {server.returncode}"
@@ -115,32 +137,85 @@ def _serve(command: Sequence[str], host: str, ports: Sequence[int]) -> int:
             time.sleep(_LOOK_S)
     finally:
         for server in servers:
-            child.end_group(server)
-    return 0
+            end_group(server)
+    return code
 
 
 def _train(command: Sequence[str], nodes: Sequence[str], number: int, restarts: int) -> int:
-    """Train as one of these machines, again and again if processes die, and let the servers end."""
-    args, _ = _settings(command)
-    start, code, here = [sys.executable, "-m", "agent_gym", *command], 1, os.getpid()
-    if len(nodes) > 1:  # the elastic agents begin again
+    """Train as one of these machines, again and again if processes die; leave a mark when that is over."""
+    run, code, here = _settings(command), _FAILED, os.getpid()
+    mark = _Mark(run.folder)
+    start, variables = [sys.executable, "-m", "agent_gym", *command], dict(os.environ)
+    if len(nodes) > 1:  # the elastic agents restart ranks, and this process agents
         start += ["--num_machines", str(len(nodes)), "--machine_rank", str(number), "--rdzv_backend", "c10d"]
         start += ["--main_process_ip", nodes[0], "--main_process_port", str(_MEETING_PORT)]
-        start += ["--max_restarts", str(restarts)]
+        # Which agent holds the store is not left to torchrun: two of one machine would take whoever comes first.
+        meeting = ",".join(filter(None, [run.rdzv_conf, f"is_host={int(number == 0)}"]))
+        start += ["--rdzv_conf", meeting, "--max_restarts", str(restarts)]
+        # An agent of torch 2.13 that shares its store with the ranks tells the others where it is in its first round
+        # only, so that a new one waits for that in vain (`DynamicRendezvousHandler.next_rendezvous`). The address
+        # is the name that the user gave: what a machine calls itself, others may not know.
+        variables |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "PET_LOCAL_ADDR": nodes[number]}
     try:
-        for attempt in range(1 + (restarts if len(nodes) == 1 else 0)):
+        for attempt in range(1 + restarts):
             if attempt:
                 print(f"agent-gym: training has ended with {code}; it is begun again", file=sys.stderr, flush=True)
-            code = subprocess.Popen(start, preexec_fn=partial(end_with, here)).wait()
-            if code in (0, _MISTAKE, _INTERRUPTED):
+            if number:
+                _meet(nodes[0], mark)
+            if (ended := mark.code()) is not None:
+                return ended
+            code = _watched(subprocess.Popen(start, env=variables, preexec_fn=partial(end_with, here)), mark)
+            # Agents fail when ranks have failed as often as they may.
+            if code in (0, _MISTAKE, _INTERRUPTED) or (len(nodes) > 1 and code == _FAILED):
                 break
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+        raise
     finally:
-        if number == 0:
-            Path(args.output_dir, _MARK).write_text(secrets.token_hex(8), encoding="ascii")
+        # A machine that cannot go on is the end of all: each is needed. One that was interrupted may come back.
+        if mark.code() is None and (number == 0 or code not in (0, _INTERRUPTED)):
+            mark.leave(abs(code))
     return abs(code)
 
 
-def _read(path: Path) -> str:
-    with suppress(OSError):
-        return path.read_text(encoding="ascii")
-    return ""
+def _meet(host: str, mark: _Mark) -> None:
+    """Wait until the first machine's agent is there: a new one may be on its way, for which torchrun waits a minute."""
+    until = time.monotonic() + _MEET_S
+    while time.monotonic() < until and mark.code() is None:
+        with suppress(OSError), socket.create_connection((host, _MEETING_PORT), timeout=_LOOK_S):
+            return
+        time.sleep(_LOOK_S)
+
+
+def _watched(process: subprocess.Popen[bytes], mark: _Mark) -> int:
+    """Wait for a process and return its exit code; end it when another machine has failed for good."""
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(_LOOK_S)
+        if mark.code():
+            process.terminate()
+
+
+class _Mark:
+    """A file in the folder of a run that says how it has ended; one of an earlier run is there from the beginning."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _MARK
+        self._before = self._read()
+
+    def code(self) -> int | None:
+        """Return with what training has ended for good, None while it has not."""
+        text = self._read()
+        return None if text in ("", self._before) else int(text.rpartition(" ")[2])
+
+    def leave(self, code: int) -> None:
+        """Say that training has ended for good."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        aside = self._path.with_name(f"{_MARK}.{secrets.token_hex(8)}")  # a reader never sees half of it
+        aside.write_text(f"{secrets.token_hex(8)} {code}", encoding="ascii")
+        aside.replace(self._path)
+
+    def _read(self) -> str:
+        with suppress(OSError):
+            return self._path.read_text(encoding="ascii")
+        return ""

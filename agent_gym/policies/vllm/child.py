@@ -5,24 +5,19 @@ and waits 5 ms to have it back whenever an environment computes in Python. Here 
 (benchmarks/engine_process.py). It costs a start of vLLM, a second copy of its libraries in memory, and HTTP.
 
 The server listens at a socket in a folder of this user, so that no port has to be found. Weights go through this
-machine's memory. Run as a program, this module is the server's process.
+machine's memory.
 """
 
 from __future__ import annotations
 
 import os
-import runpy
 import secrets
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
-import threading
-import time
 import weakref
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +27,10 @@ from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies.base import Generation, Request
 from agent_gym.policies.vllm import is_cpu_build, set_environment
 from agent_gym.policies.vllm.buckets import Weights
-from agent_gym.policies.vllm.launch import ENVIRONMENT, VARIABLE, server_command
+from agent_gym.policies.vllm.launch import ENVIRONMENT, VARIABLE, end_group, server_command, start_server
 from agent_gym.policies.vllm.server import VLLMServerPolicy
 
 _URL = "http://localhost"
-_END_S = 10.0  # for a server to end by itself
 _LINES = 12  # of its log, for an error
 # Prefixes of variables with which launchers make the trainer a member of a group, and one for an engine in its process.
 _NOT_OURS = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ TORCHELASTIC_ VLLM_ENABLE_V1_MULTIPROCESSING".split()
@@ -154,39 +148,10 @@ def _start(command: list[str], log: Path, key: str) -> subprocess.Popen[bytes]:
     if torch.cuda.is_available():
         here, visible = torch.cuda.current_device(), os.environ.get("CUDA_VISIBLE_DEVICES")
         environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[here].strip() if visible else str(here)
-    python, _, *vllm = command  # python -m module ...
-    command = [python, "-m", __name__, str(os.getpid()), *vllm]
     with log.open("wb") as file:
-        # A session of its own, by which its engine and workers are found, and which Ctrl-C does not reach.
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
-        )
+        return start_server(command, environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
 
 
 def _end(server: subprocess.Popen[bytes], folder: Path) -> None:
     end_group(server)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def end_group(server: subprocess.Popen[bytes]) -> None:
-    """End a server, and everything that it has started."""
-    server.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        server.wait(_END_S)
-    with suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGKILL)
-    server.wait()
-
-
-def _end_with(parent: int) -> None:
-    """Kill this process and all that it has started when its parent ends, however that ends."""
-    # Not by PR_SET_PDEATHSIG, which reaches the server alone and leaves engine and workers on the GPU.
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os.killpg(0, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    parent_id, module, *sys.argv[1:] = sys.argv[1:]
-    threading.Thread(target=_end_with, args=(int(parent_id),), daemon=True).start()
-    runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -19,7 +19,14 @@ from agent_gym.errors import ConfigError, RolloutError, require
 from agent_gym.installed import install_command
 from agent_gym.policies.base import Generation, Request, check_request
 from agent_gym.policies.transformers import seed_of
-from agent_gym.policies.vllm import SERVED_LIKE_THIS, finish_reason, process, sampling_arguments, set_environment
+from agent_gym.policies.vllm import (
+    SERVED_LIKE_THIS,
+    engine_arguments,
+    finish_reason,
+    process,
+    sampling_arguments,
+    set_environment,
+)
 from agent_gym.policies.vllm.load import CacheLoad
 from agent_gym.policies.vllm.reload import Reload
 
@@ -109,7 +116,7 @@ class VLLMPolicy:
             **({} if vision is None else {"limit_mm_per_prompt": {"image": context, "video": 0}}),
         }
         if self._on_cpu:
-            arguments |= process.engine_arguments(context, kv_cache_gib)
+            arguments |= engine_arguments(context, kv_cache_gib)
             process.pass_over_impostors()
             if vision is not None:
                 process.see_without_torchvision()

@@ -1,17 +1,23 @@
-"""The command that starts a vLLM server for a trainer, and who may ask it: programs that know its key, no web page.
+"""How a vLLM server starts for a trainer, how it ends, and who may ask it: programs that know its key, no web page.
 
 vLLM's endpoints for trainers run any method of a worker for each program that reaches them, and its own `--api-key`
 does not cover them (vllm 0.31, `entrypoints/serve/middleware/authenticate.py`). `agent-gym serve model` puts `Guard` in
 front of all endpoints. Server and trainer take the key from the environment variable AGENT_GYM_SERVER_KEY, or else from
-a file in the user's home, which the first of them makes.
+a file in the user's home, which the first of them makes. Run as a program, this module is the process of a server that
+ends with the one that has started it. It imports no torch, since `agent-gym launch` keeps it in memory all the time.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import runpy
 import secrets
+import signal
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
@@ -21,13 +27,14 @@ from typing import Any
 from agent_gym.data import model_source
 from agent_gym.errors import ConfigError
 from agent_gym.installed import install_command
-from agent_gym.policies.vllm import SERVED_LIKE_THIS, installed, is_cpu_build
+from agent_gym.policies.vllm import SERVED_LIKE_THIS, engine_arguments, installed, is_cpu_build
 
 # Environment variables of the server: weights are replaced through endpoints that vLLM offers in this mode only.
 ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
 VARIABLE = "AGENT_GYM_SERVER_KEY"
 WEIGHTS = "X-Agent-Gym-Weights"
 """A header of trainers: "given" comes with the last weights, "wanted" with what a fresh server must not serve."""
+_END_S = 10.0  # for a server to end by itself
 _OPEN = ("/v1/", "/health", "/metrics", "/ping", "/version")
 """Paths for which no key is wanted: they read, and sample from the model, as OpenAI's clients do."""
 
@@ -64,9 +71,6 @@ def server_command(
     source = model_source(model)
     start = ["-m", "vllm.entrypoints.cli.main", "serve", source]
     if on_cpu:
-        # Imported here: it needs torch, and the names of commands should not wait for that.
-        from agent_gym.policies.vllm.process import engine_arguments
-
         start = ["-m", "vllm.entrypoints.openai.api_server", "--model", source]
         # Without a share vLLM wants nearly all memory to be free before it starts.
         settings |= {"dtype": "float32", "gpu_memory_utilization": 0.1, **engine_arguments(context, kv_cache_gib)}
@@ -78,6 +82,32 @@ def server_command(
         else:
             flags += [f"--{flag}", value if isinstance(value, str) else json.dumps(value)]
     return [sys.executable, *start, *flags, *further]
+
+
+def start_server(command: Sequence[str], environment: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a server that ends with this process, however that ends; `options` are those of `Popen`."""
+    python, _, *module = command  # python -m module ...
+    # A session of its own, by which its engine and workers are found, and which Ctrl-C does not reach.
+    bound = [python, "-m", "agent_gym.policies.vllm.launch", str(os.getpid()), *module]
+    return subprocess.Popen(bound, env=environment, start_new_session=True, **options)
+
+
+def end_group(server: subprocess.Popen[bytes]) -> None:
+    """End a server, and everything that it has started."""
+    server.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        server.wait(_END_S)
+    with suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
+
+
+def _end_with(parent: int) -> None:
+    """Kill this process and all that it has started when its parent ends, however that ends."""
+    # Not by PR_SET_PDEATHSIG, which reaches the server alone and leaves engine and workers on the GPU.
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.killpg(0, signal.SIGKILL)
 
 
 def key_file() -> Path:
@@ -165,3 +195,9 @@ def _is_local(name: str) -> bool:
         return ip_address(name).is_loopback
     except ValueError:
         return name.lower() == "localhost"
+
+
+if __name__ == "__main__":
+    parent_id, module, *sys.argv[1:] = sys.argv[1:]
+    threading.Thread(target=_end_with, args=(int(parent_id),), daemon=True).start()
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

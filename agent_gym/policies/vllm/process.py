@@ -111,21 +111,6 @@ def _leave_process_group() -> None:
     parallel_state._NODE_COUNT = None
 
 
-def engine_arguments(context: int, kv_cache_gib: float) -> dict[str, Any]:
-    """Engine arguments for a CPU."""
-    return {
-        "enforce_eager": True,
-        # The smallest block that attention on a CPU takes. Only whole blocks are found again in the prefix cache, and
-        # with vLLM's 128 tokens the short turns of small models hardly fill one.
-        "block_size": 32,
-        "kv_cache_memory_bytes": int(kv_cache_gib * 2**30),
-        # A seeded request whose prompt is prefilled in parts crashes the engine: vLLM winds its generator back by an
-        # offset, which a CPU generator does not have. Whole prompts avoid it, and need room for the longest one.
-        "enable_chunked_prefill": False,
-        "max_num_batched_tokens": max(4096, context),
-    }
-
-
 def eager() -> AbstractContextManager[None]:
     """Run compiled functions as plain Python.
 
