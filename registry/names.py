@@ -11,6 +11,7 @@ import difflib
 import itertools
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -29,6 +30,8 @@ EnvLike = str | Callable[..., Any] | gymnasium.Env[Any, Any] | EnvSpec
 
 def check_env_id(env_id: Any) -> str:
     """Return the id if Gymnasium can make it, after loading its module if it is written `module:id`.
+
+    `module:Class` registers a class under its name, so that every process that is given this text can make it.
 
     `gsm8k`, `GSM8K-v0` or `agentr1/gsm8k` stands for `AgentR1/GSM8K-v0`, if no other id is meant by it as well. What
     was made of a class or a function is meant only where nothing else is.
@@ -51,8 +54,16 @@ def check_env_id(env_id: Any) -> str:
     meant = [key for key in meant if not key.startswith(f"{LOCAL}/")] or meant
     if len(meant) == 1:
         return f"{module}:{meant[0]}" if module else meant[0]
+    made = getattr(sys.modules.get(module), name, None)
+    if isinstance(made, type) and issubclass(made, gymnasium.Env):
+        gymnasium.register(name, entry_point=f"{module}:{name}")
+        return str(env_id)
     near = meant or difflib.get_close_matches(name, named, n=3, cutoff=0.5) or _near(name, named)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known here: {', '.join(named)}"
+    hint = (
+        f"did you mean {' or '.join(near)}?"
+        if near
+        else f"known here: {', '.join(named)}; one of yours is MODULE:ID or MODULE:CLASS"
+    )
     if name.startswith(f"{LOCAL}/"):
         hint = "a Python program made it of a class; to use it elsewhere, gymnasium.register it in a module of yours"
     raise ConfigError(f"unknown environment {env_id!r}; {hint}")

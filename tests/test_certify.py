@@ -47,6 +47,22 @@ def checked(name: str, check: str) -> Record:
         ("LeavesFiles", "isolation", "[89] temporary files stay behind"),
         ("Meddling", "isolation", "it changes os.environ"),
         ("Unsolved", "solvable", r"the expert does not solve train/\d+"),
+        ("GoldInCapitals", "leaks", r"in the prompt behind"),
+        ("GoldBefore", "leaks", r"in the prompt before ' <- this\."),
+        ("GoldBackwards", "leaks", r"in the prompt backwards"),
+        ("GoldInBase64", "leaks", r"in the prompt as base64"),
+        ("GoldForJunk", "leaks", r"in the answer to bad play behind '.*row '"),
+        ("GoldAhead", "leaks", r"in info of step\.cache\[0\]"),
+        ("Disguised", "splits", r"test/0 shows what train/0 shows but for case, spaces and stops"),
+        ("Reworded", "splits", r"test/0 has gold answer, numbers and names of validation/0"),
+        ("TakesLists", "attacks", r"the right answer among others, all of them in one turn, counts in 100%"),
+        ("ListsWithoutExpert", "attacks", r"the right answer among others"),
+        ("TryAgain", "attacks", r"'one answer after the other' solves 100%"),
+        ("Today", "determinism", "400 days later the episodes are others"),
+        ("Aging", "determinism", "400 days later the episodes are others"),
+        ("Numbered", "determinism", "two new processes give different episodes"),
+        ("SharedStore", "copies", "copy.deepcopy: playing the copy changes the original"),
+        ("Closeness", "fuzz", "must be a finite number"),
         ("Slow", "speed", "at least 20 are wanted"),
     ],
 )
@@ -63,6 +79,7 @@ def test_each_way_to_cheat_is_caught_by_its_check(
     ("name", "words", "evidence"),
     [
         pytest.param("Backtracking", "over 5 CPU seconds in a step", "a{30}", marks=pytest.mark.slow),
+        pytest.param("SlowWords", "over 5 CPU seconds in a step", "Answer: ", marks=pytest.mark.slow),
         ("Dying", "exit code 3", r"<\|im_start\|>"),
     ],
 )
@@ -90,6 +107,18 @@ def test_honest_environments_pass_and_the_command_says_so(tmp_path: Path, capsys
     found = json.loads(out["json"].read_text())
     assert [record["name"] for record in found["records"]] == list(CHECKS)
     assert "10 of 10 checks passed" in out["html"].read_text() and "10 of 10" in out["svg"].read_text()
+
+
+@pytest.mark.parametrize("check", ["contract", "determinism", "copies", "fuzz", "leaks", "splits", "attacks"])
+def test_an_honest_environment_with_a_form_of_its_own_passes(check: str) -> None:
+    assert checked("Directory", check).verdict == "pass"
+
+
+def test_a_class_of_a_module_needs_no_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_world.py").write_text("from cheating_envs import Honest\nclass OwnWorld(Honest): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (record,) = certify("own_world:OwnWorld", quick=True, checks=["determinism"])
+    assert record.verdict == "pass", record
 
 
 def test_a_failed_certificate_is_exit_code_1_with_the_evidence(tmp_path: Path, capsys: Any) -> None:

@@ -16,13 +16,14 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from agent_gym.certify.clock import datetime_later, later
 from agent_gym.certify.record import GROWTH, STEPS_PER_S, Record, SkippedCheck, Subject, cut, judged, random_turns
 from agent_gym.env import TextEnv
 from agent_gym.errors import described
@@ -31,9 +32,9 @@ from agent_gym.testing import HOSTILE, Log, check_returned, check_text_env, poli
 _SEEDS = range(6)
 _IN_ANOTHER_PROCESS = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
-    "from agent_gym.certify.contract import digest; from agent_gym.certify.record import Subject; "
-    "print(digest(Subject(*json.loads(sys.argv[2]))))"
+    "from agent_gym.certify.contract import show_digest; show_digest(json.loads(sys.argv[2]), float(sys.argv[3]))"
 )
+_LATER_S = 400 * 86_400.0  # another year, day of the week and month
 
 
 def contract(subject: Subject) -> Record:
@@ -63,6 +64,15 @@ def digest(subject: Subject) -> str:
     return seen.hexdigest()
 
 
+def show_digest(about: tuple[str, dict[str, Any]], later_s: float) -> None:
+    """Print the hash in a process of its own, with a clock that is ahead."""
+    subject = Subject(*about)
+    if later_s:
+        later(later_s)
+        datetime_later(later_s, subject.make().unwrapped)
+    print(digest(subject))
+
+
 def determinism(subject: Subject) -> Record:
     """The same seed gives the same episode: again, beside another environment, and in other processes."""
     problems, envs = [], (subject.make(), subject.make())
@@ -78,17 +88,24 @@ def determinism(subject: Subject) -> Record:
     for seed, log in enumerate(both):
         if without_times(log) != logs[seed]:
             problems.append(f"seed {seed} plays otherwise beside another environment: {_difference(logs[seed], log)}")
-    found = {_elsewhere(subject, hash_seed) for hash_seed in ("0", "31337")}
-    if len(found) > 1:
-        problems.append("PYTHONHASHSEED 0 and 31337 give different episodes: sort sets before they decide anything")
-    elif digest(subject) not in found:
+    one, other = _elsewhere(subject, "0"), _elsewhere(subject, "31337", _LATER_S)
+    if one != other:
+        if _elsewhere(subject, "0") != one:
+            problems.append("two new processes give different episodes: something is new in each, such as os.getpid()")
+        elif _elsewhere(subject, "31337") != one:
+            problems.append("PYTHONHASHSEED 0 and 31337 give different episodes: sort sets before they decide anything")
+        else:
+            problems.append("400 days later the episodes are others: draw dates from the seed or the task")
+    elif digest(subject) != one:
         problems.append("a new process gives other episodes than this one")
-    return judged("determinism", "the same episodes again, interleaved, and in processes of other hash seeds", problems)
+    return judged(
+        "determinism", "the same episodes again, interleaved, and in processes of other hash seeds and clocks", problems
+    )
 
 
-def _elsewhere(subject: Subject, hash_seed: str) -> str:
-    subject.beat(f"a process with PYTHONHASHSEED={hash_seed}")
-    about = json.dumps(sys.path), json.dumps([subject.env_id, subject.env_kwargs])
+def _elsewhere(subject: Subject, hash_seed: str, later_s: float = 0.0) -> str:
+    subject.beat(f"a process with PYTHONHASHSEED={hash_seed}" + (", 400 days later" if later_s else ""))
+    about = json.dumps(sys.path), json.dumps([subject.env_id, subject.env_kwargs]), str(later_s)
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     command = [sys.executable, "-c", _IN_ANOTHER_PROCESS, *about]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
@@ -110,22 +127,34 @@ def copies(subject: Subject) -> Record:
     for name, clone in ways:
         env = subject.make()
         log = subject.play(env, subject.turns(env), seed=3)
-        half = len(log) // 2
-        actions, expected = policy_texts(log)[half:], log[half + 1 :]
-        subject.play(env, policy_texts(log)[:half], seed=3)
         try:
-            other = clone(env)
-        except Exception as error:
-            impossible.append(cut(f"{name}: {described(error)}"))
-            continue
-        if (rest := without_times([other.step(action) for action in actions])) != expected:
-            problems.append(f"{name}: the copy goes on in another way: {_difference(expected, rest)}")
-        subject.play(other, subject.turns(other), seed=4)
-        if (rest := without_times([env.step(action) for action in actions])) != expected:
-            problems.append(f"{name}: playing the copy changes the original: {_difference(expected, rest)}")
+            # Behind the first turn, where state that is shared still decides what comes, and in the middle.
+            for at in sorted({min(1, len(log) - 2), len(log) // 2}):
+                problems += [f"{name}: {one}" for one in _copied(subject, env, clone, log, at)]
+        except _NoCopy as error:
+            impossible.append(cut(f"{name}: {error}"))
     if len(impossible) == len(ways):
         raise SkippedCheck(f"it cannot be copied ({'; '.join(impossible)})")
     return judged("copies", "; not by ".join(["copies in the middle of an episode go on alone", *impossible]), problems)
+
+
+class _NoCopy(Exception):
+    """An environment cannot be copied in this way."""
+
+
+def _copied(subject: Subject, env: TextEnv, clone: Callable[[TextEnv], TextEnv], log: Log, at: int) -> Iterator[str]:
+    """Yield what is wrong with a copy that is made behind so many turns of an episode."""
+    actions, expected = policy_texts(log)[at:], log[at + 1 :]
+    subject.play(env, policy_texts(log)[:at], seed=3)
+    try:
+        other = clone(env)
+    except Exception as error:
+        raise _NoCopy(described(error)) from error
+    if (rest := without_times([other.step(action) for action in actions])) != expected:
+        yield f"the copy goes on in another way: {_difference(expected, rest)}"
+    subject.play(other, subject.turns(other), seed=4)
+    if (rest := without_times([env.step(action) for action in actions])) != expected:
+        yield f"playing the copy changes the original: {_difference(expected, rest)}"
 
 
 def isolation(subject: Subject) -> Record:

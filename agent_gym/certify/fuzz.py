@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import cycle
 
 import numpy as np
@@ -58,6 +58,15 @@ _PIECES = (
 )
 
 
+ANSWERS = (
+    "", "NaN", "-inf", "1e999", "0x1p4", "1/0", "9**9**9**9", "9" * 5000, "\u0663", "\ud800", "\x00", "\\",
+    "{0.__class__}", "[" * 900, "a" * 40 + "!", "1" * 40 + "!", "word " * 8 + "!", "1," * 30 + "!", "a b " * 12 + "!",
+    " " * 50_000 + "x", "x" * (1 << 20),
+)  # fmt: skip
+"""What is hostile as an answer, in whichever form the environment takes one: what parsers of numbers, of lists and of
+words take for ever, or return no number for."""
+
+
 def aimed(env: TextEnv, action: str, tool: int = 0) -> str:
     """Return an action as a call of one of the environment's own tools, if it has any."""
     if not env.tool_schemas:
@@ -67,9 +76,13 @@ def aimed(env: TextEnv, action: str, tool: int = 0) -> str:
     return action.replace("TOOL", function["name"]).replace("ARGUMENT", argument)
 
 
-def hostile_turns(env: TextEnv) -> Iterator[str]:
-    """Yield the table for each tool, then splices of pieces and of spoilt sensible turns, without end."""
+def hostile_turns(env: TextEnv, forms: Iterable[tuple[str, str]] = ()) -> Iterator[str]:
+    """Yield the table for each tool and answers in the environment's own forms; then splices, without end.
+
+    Spliced are pieces and spoilt sensible turns.
+    """
     rng, sensible = np.random.default_rng(0), random_turns(env)
+    yield from (start + answer + end for start, end in forms for answer in ANSWERS)
     for tool in range(max(1, len(env.tool_schemas))):
         yield from (aimed(env, action, tool) for action in HOSTILE.values())
     while True:
@@ -84,7 +97,7 @@ def hostile_turns(env: TextEnv) -> Iterator[str]:
 def fuzz(subject: Subject) -> Record:
     """10,000 hostile actions, 500 in a hurry."""
     env, rng, wanted = subject.make(), np.random.default_rng(0), subject.number(10_000, 500)
-    actions, problems, steps, splits = hostile_turns(env), list[str](), 0, cycle(list(env.tasks))
+    actions, problems, steps, splits = hostile_turns(env, subject.forms), list[str](), 0, cycle(list(env.tasks))
     while steps < wanted and len(problems) < 3:
         split = next(splits)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -122,15 +123,28 @@ class Subject:
 
     @functools.cached_property
     def stated(self) -> tuple[str, str, list[str]]:
-        """What stands before and behind the answer in the expert's last turns, and the answers, most frequent first."""
-        lasts, split = ["<answer>no</answer>", "<answer>1</answer>"], next(iter(self.env.tasks))
-        if self.has_expert:
-            tasks = ((split, index) for index in self.some(split, 60, 60))
-            lasts = [policy_texts(self.play(self.env, expert_turns(self.env), task))[-1] for task in tasks]
-        start = os.path.commonprefix(lasts)
-        end = os.path.commonprefix([one[len(start) :][::-1] for one in lasts])[::-1]
-        answers = Counter(one[len(start) : len(one) - len(end)] for one in lasts)
+        """What stands before and behind the answer in the expert's last turns, and the answers, most frequent first.
+
+        Without an expert the answers are the gold ones of training.
+        """
+        split = next(iter(self.env.tasks))
+        if not self.has_expert:
+            golds = [self.gold(split, index) for index in self.some(split, 60, 60)]
+            named = Counter(str(gold) for gold in golds if isinstance(gold, str | int | float))
+            return "<answer>", "</answer>", [text for text, _ in named.most_common()] or ["no", "1"]
+        tasks = [(split, index) for index in self.some(split, 60, 60)]
+        # Answers are those of training; what stands around them is seen better if other tasks are there, too.
+        others = [(self.held_out, index) for index in self.some(self.held_out, 10, 10)]
+        lasts = [policy_texts(self.play(self.env, expert_turns(self.env), task))[-1] for task in [*tasks, *others]]
+        start, end = _affixes(lasts)
+        answers = Counter(one[len(start) : len(one) - len(end)] for one in lasts[: len(tasks)])
         return start, end, [text for text, _ in answers.most_common()]
+
+    @property
+    def forms(self) -> list[tuple[str, str]]:
+        """What may stand before and behind an answer: as the expert has it; without one as a tag, and nothing."""
+        start, end, _ = self.stated
+        return [(start, end)] if self.has_expert else [(start, end), ("", "")]
 
     def number(self, full: int, quick: int) -> int:
         return quick if self.quick else full
@@ -164,6 +178,15 @@ class Subject:
     def turns(self, env: TextEnv) -> Iterator[str]:
         """Yield the expert's turns, or random ones where there is none."""
         return expert_turns(env) if self.has_expert else random_turns(env)
+
+
+def _affixes(texts: Sequence[str]) -> tuple[str, str]:
+    """Return what texts have in common at both ends; of a word that goes on otherwise nothing."""
+    start = os.path.commonprefix(list(texts))
+    end = os.path.commonprefix([one[len(start) :][::-1] for one in texts])[::-1]
+    if len(set(texts)) == 1:
+        return start, end
+    return re.sub(r"\w+\Z", "", start), re.sub(r"\A\w+", "", end)
 
 
 def random_turns(env: TextEnv, seed: int = 0) -> Iterator[str]:

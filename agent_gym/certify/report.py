@@ -22,7 +22,7 @@ def verdict(records: Sequence[Record]) -> str:
 def baselines(records: Sequence[Record]) -> list[tuple[str, str, str]]:
     """Return who plays, mean reward and success, from the record of the attacks: what cards show."""
     numbers = next((record.numbers for record in records if record.name == "attacks"), {})
-    names = dict.fromkeys(name.rpartition(": ")[0] for name in numbers if name != "tasks")
+    names = dict.fromkeys(name.rpartition(": ")[0] for name in numbers if ": " in name)
     cheap = [name for name in names if name not in PLAYERS]
     best = sorted(cheap, key=lambda name: (numbers[f"{name}: success"], numbers[f"{name}: reward"]))[-1:]
     best = [name for name in best if numbers[f"{name}: reward"] > 0]

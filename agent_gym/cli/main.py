@@ -94,7 +94,7 @@ def _run(argv: Sequence[str]) -> int:
         print(f"agent-gym {__version__}")
         return 0
     if command in ("-h", "--help", "help"):
-        commands = "\n".join(f"  {name:<10}{summary}" for name, (_, summary) in COMMANDS.items())
+        commands = "\n".join(f"  {name:<13}{summary}" for name, (_, summary) in COMMANDS.items())
         print(
             "usage: agent-gym COMMAND [arguments]\n\nEnvironments for LLM agents that speak text, and trainers that "
             f"learn only from the policy's own tokens.\n\ncommands:\n{commands}\n\n"
