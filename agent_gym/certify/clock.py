@@ -40,15 +40,15 @@ def datetime_later(seconds: float, env: Any) -> None:
 
     class Later(_REAL, metaclass=Same):
         @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
+        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:  # type: ignore[override]
             return _REAL.now(tz) + ahead
 
         @classmethod
-        def utcnow(cls) -> datetime.datetime:
+        def utcnow(cls) -> datetime.datetime:  # type: ignore[override]
             return _REAL.now(datetime.UTC).replace(tzinfo=None) + ahead
 
         @classmethod
-        def today(cls) -> datetime.datetime:
+        def today(cls) -> datetime.datetime:  # type: ignore[override]
             return _REAL.now() + ahead
 
     module = SimpleNamespace(**{**vars(datetime), "datetime": Later})
