@@ -212,6 +212,8 @@ def load_splits(data: str, *, columns: tuple[str, ...], config: str | None = Non
     Raises:
         ConfigError: if nothing is found, a file cannot be read, a column is missing, or the hub cannot be reached.
     """
+    if not isinstance(data, str | Path):
+        raise ConfigError(f"data is {data!r:.80}; allowed: a file, a folder, or the name of a data set on the hub")
     path = Path(data).expanduser()
     if path.exists():
         # The times of change are part of the key, so that an edited file is read again; a folder's own says nothing.
@@ -249,9 +251,9 @@ def _read_file(path: Path, columns: tuple[str, ...]) -> list[Row]:
         if path.suffix == ".parquet":
             rows = require("pyarrow.parquet", "train").read_table(path).to_pylist()
         elif path.suffix == ".json":
-            rows = _parsed(path.read_text(encoding="utf-8"), f"{path}, line 1")
+            rows = _parsed(path.read_text(encoding="utf-8-sig"), f"{path}, line 1")
         else:
-            with path.open(encoding="utf-8") as file:
+            with path.open(encoding="utf-8-sig") as file:  # some editors write a mark before the first row
                 rows = [_parsed(line, f"{path}, line {n}") for n, line in enumerate(file, 1) if line.strip()]
     except ConfigError:
         raise

@@ -15,7 +15,9 @@ answers any is right.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from agent_gym.errors import ConfigError
@@ -25,6 +27,7 @@ FORMS = (
     "question (or problem, prompt, extra_info.question) and answer (or answers, golden_answers, solution, "
     "reward_model.ground_truth)"
 )
+_ANSWERS = ("answer", "Answer", "answers", "golden_answers")
 _FRAMES = (  # what stands before and behind a question in a prompt
     (
         "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
@@ -62,13 +65,19 @@ def answers_of(row: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what counts as right, the gold answer first; none if the row has none, or hides it."""
     extra = _mapping(row.get("extra_info"))
     truth = _mapping(row.get("reward_model")).get("ground_truth")
-    boxed = boxed_answer(row["solution"]) if isinstance(row.get("solution"), str) else None
-    named = (row.get(name) for name in ("answer", "Answer", "answers", "golden_answers"))
+    boxed = _boxed(row["solution"]) if isinstance(row.get("solution"), str) else None
+    named = (row.get(name) for name in _ANSWERS)
     for value in (*named, extra.get("answers"), extra.get("answer"), _mapping(truth).get("target", truth), boxed):
         texts = tuple(_texts(value))
         if texts:
             return texts
     return ()
+
+
+def _boxed(solution: str) -> str | None:
+    r"""Return the last box of a solution; hendrycks MATH also has `\fbox{3}` and `\boxed 3`."""
+    solution = solution.replace("\\fbox", "\\boxed")
+    return boxed_answer(re.sub(r"\\boxed +([^\s{}$]+)", r"\\boxed{\1}", solution))
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -83,6 +92,9 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, str) and value.startswith("{"):  # some copies hold an object as a JSON text
+        with suppress(ValueError):
+            value = json.loads(value)
     return value if isinstance(value, Mapping) else {}
 
 
@@ -113,6 +125,9 @@ def completed(row: Any, columns: tuple[str, ...], where: str) -> dict[str, Any]:
     missing = [name for name in columns if name not in row and found.get(name) is None]
     if missing:
         forms = f"; a row has {FORMS}" if missing[0] in read else ""
+        if missing[0] == "answer" and (named := [name for name in _ANSWERS if name in row]):
+            held = ", ".join(f"{name} is {row[name]!r:.80}" for name in named)
+            raise ConfigError(f"{where}: it names no answer: {held}; leave such rows out{forms}")
         raise ConfigError(f"{where}: no column {missing[0]!r}; it has: {', '.join(map(str, row))}{forms}")
     return {**row, **found}
 

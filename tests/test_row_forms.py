@@ -86,3 +86,34 @@ def test_rows_of_the_hub_are_read_when_they_are_needed(monkeypatch: pytest.Monke
     assert isinstance(splits["train"], CompletedRows) and [row["answer"] for row in splits["train"]] == ["2"] * 3
     env: Any = agent_gym.make("AgentR1/ReTool-v0", data="some/math-rows")
     assert [row["question"] for row in env.tasks["train"]] == [math["question"], "What is $1+1$?"]
+
+
+@pytest.mark.parametrize(
+    ("row", "answers"),
+    [
+        ({"solution": r"so it is \fbox{3}"}, ("3",)),
+        ({"solution": r"so it is $\boxed 5$."}, ("5",)),
+        ({"reward_model": '{"ground_truth": {"target": ["a", "b"]}, "style": "rule"}'}, ("a", "b")),
+        ({"reward_model": "{no JSON"}, ()),
+    ],
+)
+def test_odd_but_legal_spellings_of_answers_are_read(row: dict, answers: tuple[str, ...]) -> None:
+    assert answers_of(row) == answers
+
+
+def test_a_mark_of_byte_order_is_no_part_of_the_first_row(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_bytes(b'\xef\xbb\xbf{"question": "q", "answer": "2"}\r\n\r\n')
+    splits = load_splits(str(tmp_path / "train.jsonl"), columns=("question", "answer"))
+    assert splits["train"][0]["question"] == "q"
+
+
+@pytest.mark.parametrize("empty", [[], None, [""]])
+def test_a_row_without_an_answer_says_what_it_has_in_its_place(tmp_path: Path, empty: object) -> None:
+    (tmp_path / "train.jsonl").write_text(json.dumps({"question": "q", "golden_answers": empty}))
+    with pytest.raises(ConfigError, match="it names no answer: golden_answers is .*; leave such rows out"):
+        load_splits(str(tmp_path / "train.jsonl"), columns=("question", "answer"))
+
+
+def test_data_that_is_no_name_is_the_users_mistake() -> None:
+    with pytest.raises(ConfigError, match="data is 5; allowed: a file"):
+        load_splits(5, columns=("question", "answer"))  # type: ignore[arg-type]

@@ -55,6 +55,8 @@ def datetime_later(seconds: float, env: Any) -> None:
     others = {id(_REAL): Later, id(datetime): module}
     own = {one.__module__ for one in type(env).__mro__}
     for name, held in list(sys.modules.items()):
+        if name == __name__:
+            continue
         if name in own or not (getattr(held, "__file__", None) or _INSTALLED[0]).startswith(_INSTALLED):
             _exchange(held, others)
 
