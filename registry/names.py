@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from agent_gym.errors import ConfigError, shown
 
@@ -31,7 +31,8 @@ EnvLike = str | Callable[..., Any] | gymnasium.Env[Any, Any] | EnvSpec
 def check_env_id(env_id: Any) -> str:
     """Return the id if Gymnasium can make it, after loading its module if it is written `module:id`.
 
-    `module:Class` registers a class under its name, so that every process that is given this text can make it.
+    `module:Class` registers a class under its name, so that every process that is given this text can make it. If the
+    module has registered the class itself, its id is meant.
 
     `gsm8k`, `GSM8K-v0` or `agentr1/gsm8k` stands for `AgentR1/GSM8K-v0`, if no other id is meant by it as well. What
     was made of a class or a function is meant only where nothing else is.
@@ -45,19 +46,25 @@ def check_env_id(env_id: Any) -> str:
             import_module(module)
         except ImportError as error:
             raise ConfigError(f"environment {env_id!r}: cannot import module {module!r}: {error}") from error
+    made = getattr(sys.modules.get(module), name, None)
+    made = made if isinstance(made, type) and issubclass(made, gymnasium.Env) else None
     if name in gymnasium.registry:
+        if made and _maker(name) is not made:
+            taken = f"{gymnasium.registry[name].entry_point} has this name in this process"
+            raise ConfigError(f"environment {env_id!r}: {taken}; give one of both another")
         return str(env_id)
     # Gymnasium's own environments do not speak text, so that none of them was meant.
     where = {key: getattr(spec.entry_point, "__module__", spec.entry_point) for key, spec in gymnasium.registry.items()}
     named = [key for key, module_of in where.items() if not str(module_of).startswith("gymnasium.")]
     meant = [key for key in named if _matches(name, key)]
     meant = [key for key in meant if not key.startswith(f"{LOCAL}/")] or meant
+    if made:  # an id that sounds alike, such as one of ours, is meant only if this class stands behind it
+        meant = [key for key in meant if _maker(key) is made]
+        if not meant:
+            gymnasium.register(name, entry_point=f"{module}:{name}")
+            return str(env_id)
     if len(meant) == 1:
         return f"{module}:{meant[0]}" if module else meant[0]
-    made = getattr(sys.modules.get(module), name, None)
-    if isinstance(made, type) and issubclass(made, gymnasium.Env):
-        gymnasium.register(name, entry_point=f"{module}:{name}")
-        return str(env_id)
     near = meant or difflib.get_close_matches(name, named, n=3, cutoff=0.5) or _near(name, named)
     hint = (
         f"did you mean {' or '.join(near)}?"
@@ -67,6 +74,12 @@ def check_env_id(env_id: Any) -> str:
     if name.startswith(f"{LOCAL}/"):
         hint = "a Python program made it of a class; to use it elsewhere, gymnasium.register it in a module of yours"
     raise ConfigError(f"unknown environment {env_id!r}; {hint}")
+
+
+def _maker(env_id: str) -> Any:
+    """Return the class or function behind an id."""
+    found = gymnasium.registry[env_id].entry_point
+    return load_env_creator(found) if isinstance(found, str) else found
 
 
 def _parts(env_id: str) -> tuple[str, str, str]:

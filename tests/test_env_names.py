@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -67,6 +68,21 @@ def test_commands_take_short_ids(capsys: Any) -> None:
 def test_a_class_of_the_same_name_does_not_take_a_short_id() -> None:
     assert recipe(type("GSM8K", (CountingEnv,), {}))[0] == "Local/GSM8K-v0"
     assert recipe(CountingEnv)[0] == check_env_id("countingenv") and check_env_id("gsm8k") == GSM8K
+
+
+def test_a_class_of_a_module_is_meant_before_an_id_that_sounds_alike(tmp_path: Path, monkeypatch: Any) -> None:
+    for module in ("worlds_here", "worlds_there"):
+        (tmp_path / f"{module}.py").write_text("from toy_envs import CountingEnv\nclass Bisect(CountingEnv): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        assert check_env_id("worlds_here:Bisect") == "worlds_here:Bisect"
+        env: Any = agent_gym.make("worlds_here:Bisect")
+        assert type(env.unwrapped).__module__ == "worlds_here"
+        with pytest.raises(ConfigError, match="worlds_here:Bisect has this name in this process; give one of both"):
+            check_env_id("worlds_there:Bisect")
+    finally:
+        gymnasium.registry.pop("Bisect", None)
+    assert check_env_id("cheating_envs:Honest") == "cheating_envs:Cheat/Honest-v0"  # which its module registers
 
 
 def test_what_makes_an_environment_stands_for_it() -> None:
