@@ -1,6 +1,6 @@
 """How hard the environments are at each difficulty, from 1 to 5: what random actions, a script and the expert reach.
 
-    python benchmarks/ladder.py                                       # all environments, five minutes
+    python benchmarks/ladder.py                                       # all environments, ten minutes
     python benchmarks/ladder.py Bisect-v0 --tasks 300
     python benchmarks/ladder.py GSM8K-v0 --tasks 24 --model smollm2   # and a model, greedy
 
@@ -15,6 +15,9 @@ The scripts are short and learn nothing; each plays by the words that a policy r
     WebShop      buys the first product that a search for the instruction finds, with the options that stand in it
     VisualMaze   walks in a spiral
     Bisect       suspects the newest commits (the expert's style "newest")
+    Support      looks up what is asked for, and keeps the rules (tests/attacks/support.py)
+    Bargain      asks for all, and takes what is offered at last (tests/attacks/bargain.py)
+    Terminal     has a command for nine sentences (tests/attacks/terminal.py); it needs a machine that can hold a shell
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import json
 import re
 import runpy
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +35,10 @@ from _common import parser, print_provenance, print_table, provenance
 
 import agent_gym
 
-ENVS = "GSM8K-v0 HotpotQA-v0 ReTool-v0 PaperSearch-v1 ALFWorld-v0 WebShop-v0 VisualMaze-v0 Bisect-v0".split()
+ENVS = (
+    "GSM8K-v0 HotpotQA-v0 ReTool-v0 PaperSearch-v1 ALFWorld-v0 WebShop-v0 VisualMaze-v0 Bisect-v0 "
+    "Support-v0 Bargain-v0 Terminal-v0"
+).split()
 Player = Callable[[Any], Iterator[str]]
 
 
@@ -71,13 +78,19 @@ def _names(env: Any) -> Iterator[str]:
     yield f"<answer>{name}</answer>"
 
 
-def _citations(env: Any) -> Iterator[str]:
-    file = Path(__file__).resolve().parents[1] / "tests/attacks/papersearch.py"
-    moves = runpy.run_path(str(file))["attack"](_last(env))
-    action = next(moves)
-    while True:
-        yield action
-        action = moves.send(_last(env))
+def _attack(name: str) -> Player:
+    """Play as a script of the tests does."""
+    file = Path(__file__).resolve().parents[1] / f"tests/attacks/{name}.py"
+
+    def play(env: Any) -> Iterator[str]:
+        moves = runpy.run_path(str(file))["attack"](_last(env))
+        with suppress(StopIteration):
+            action = next(moves)
+            while True:
+                yield action
+                action = moves.send(_last(env))
+
+    return play
 
 
 def _first_hit(env: Any) -> Iterator[str]:
@@ -101,11 +114,12 @@ SCRIPTS: dict[str, Player] = {
     "GSM8K": _sum,
     "HotpotQA": _names,
     "ReTool": _largest,
-    "PaperSearch": _citations,
+    "PaperSearch": _attack("papersearch"),
     "ALFWorld": _style("searching"),
     "WebShop": _first_hit,
     "VisualMaze": _spiral,
     "Bisect": _style("newest"),
+    **{name: _attack(name.lower()) for name in ("Support", "Bargain", "Terminal")},
 }
 
 
