@@ -52,7 +52,7 @@ def read_question(row: Any) -> Question:
     """
     problem = f"a HotpotQA task is a dict with question, answer, supporting_facts and context, got {row!r:.200}"
     question = question_of(row) if isinstance(row, Mapping) else None
-    if question is None:
+    if question is None or not (answers_of(row) or row.get("context")):
         raise ConfigError(problem)
     if not answers_of(row):
         raise ConfigError(f"{question[:80]!r} has no answer; leave such rows, as a hidden test split has them, out")
