@@ -1,6 +1,6 @@
 """Baselines of the cards: random play, the best cheap attack, a script that knows the world, the expert, models.
 
-    python benchmarks/baselines.py                  # two minutes of CPU time
+    python benchmarks/baselines.py                  # four minutes of CPU time
     python benchmarks/baselines.py --model smollm2  # a model, greedily and as it is, with turns of up to 128 tokens
     python benchmarks/baselines.py --runs runs/speedrun --preset webshop --section "A second start"  # recorded runs
 
