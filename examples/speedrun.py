@@ -156,9 +156,7 @@ class Speedrun:
             for line in lines:
                 self.log(line)
         self.dev |= {"decoding": "sampled" if self.args.eval_temperature else "greedy", "start": self.rows[-1][0]}
-        with self._timed("GRPO"):
-            used = self._train()
-        self._evaluate(RL, self.model)
+        used = self.train()
         if preset.controls:
             self._control(preset.controls, used)
         self.policy.close()  # so that the next run in this process has the memory
@@ -260,8 +258,8 @@ class Speedrun:
         record = {"policy": name, "success": found.success, "low": found.low, "high": found.high}
         self.dev.setdefault("controls", []).append(record)
 
-    def _train(self) -> float:
-        """Train by GRPO and return the seconds of its steps."""
+    def train(self) -> float:
+        """Train the policy by GRPO, evaluate it, and return the seconds of the steps."""
         preset, clock = self.preset, StepClock(self.clock)
         train, dev = (
             task_dataset(preset.env_id, preset.env_kwargs, split=split, tasks=count, seed=self.seed)
@@ -277,10 +275,11 @@ class Speedrun:
             callbacks=[StepLines(self.log), clock],
         )
         title = f"{preset.env_id}: GRPO, {preset.dev_split} tasks, seed {self.seed}"
-        with watch(trainer, folder=self.folder, title=title, show=True):
+        with self._timed("GRPO"), watch(trainer, folder=self.folder, title=title, show=True):
             trainer.train()
         self.dev["evaluations"] = evaluations(trainer.state.log_history)
         trainer.save_model()
+        self._evaluate(RL, self.model)
         return clock.seconds
 
     def _control(self, controls: Controls, budget: float) -> None:
