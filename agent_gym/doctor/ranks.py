@@ -184,8 +184,12 @@ def _let_cpus_shard() -> None:
 
 
 def race(setting: Setting, kind: str) -> dict[str, Any]:
-    """Train with the engine in this process; return tokens per second, shares of a step, and the peak of memory."""
-    shape = large(setting)
+    """Train with the engine on the same GPUs; return tokens per second, shares of a step, and the peak of memory.
+
+    What others have taken of the memory before is not counted; what they take or give back meanwhile is.
+    """
+    shape, device = large(setting), int(os.environ["LOCAL_RANK"])
+    before = torch.cuda.mem_get_info(device)[0] if setting.gpus else 0
     changes: dict[str, Any] = {"max_steps": STEPS + 1, "learning_rate": 1e-6, "use_vllm": True}
     if setting.gpus:
         changes |= {
@@ -201,7 +205,7 @@ def race(setting: Setting, kind: str) -> dict[str, Any]:
         # torch's own peak would count what the sleeping engine has given back.
         while setting.gpus and trainer.state.global_step < STEPS + 1:
             if getattr(policy, "_asleep", True):
-                lowest[0] = min(lowest[0], torch.cuda.mem_get_info()[0])
+                lowest[0] = min(lowest[0], torch.cuda.mem_get_info(device)[0])
             time.sleep(0.01)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -219,7 +223,7 @@ def race(setting: Setting, kind: str) -> dict[str, Any]:
     }
     if setting.gpus:
         found |= {"mfu": round(mean(log["perf/mfu"] for log in logs), 3)} if "perf/mfu" in logs[0] else {}
-        found["peak_gib"] = round((torch.cuda.mem_get_info()[1] - lowest[0]) / 2**30, 2)
+        found["peak_gib"] = round((before - lowest[0]) / 2**30, 2)
     return found
 
 
