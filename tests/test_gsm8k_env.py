@@ -160,6 +160,13 @@ def test_a_task_of_another_shape_is_named() -> None:
             make().reset(options={"task": task})
 
 
+@pytest.mark.parametrize("answer", ["seven", "It is half.\n#### 3/4", ""])
+def test_an_answer_that_no_number_matches_is_named(answer: str) -> None:
+    with pytest.raises(ConfigError, match="is not one number, so that no answer could be right"):
+        make().reset(options={"task": {**ROW, "answer": answer}})
+    make(protocol="verl").reset(options={"task": {**ROW, "answer": answer}})  # it compares texts
+
+
 def test_data_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "test.jsonl"
     path.write_text(json.dumps(ROW) + "\n")

@@ -13,7 +13,7 @@ from agent_gym.envs.gsm8k.embedded import GeneratedProblems
 from agent_gym.envs.gsm8k.protocols import ARGUMENT, PROTOCOLS, TOOL, AnswerTool, checked, strict_match
 from agent_gym.errors import ConfigError, only_embedded
 from agent_gym.protocols import takes_protocol
-from agent_gym.rewards import answer_format, final_answer, number_match
+from agent_gym.rewards import answer_format, final_answer, number_match, parse_number
 from agent_gym.row_forms import answers_of
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import Tool, ToolCall, ToolResult
@@ -117,6 +117,11 @@ class GSM8KEnv(ToolEnv):
         if len(answers) != len(texts) - 1 or not answers:
             raise ConfigError(f"a GSM8K task is a dict with the texts question and answer, got {task!r:.200}")
         self._worked, self._golds = answers[0], [gold_answer(worked) for worked in answers]
+        if not self.protocol and None in map(parse_number, self._golds):
+            raise ConfigError(
+                f"the answer {answers!r:.200} of a GSM8K task is not one number, so that no answer could be right; "
+                "AgentR1/ReTool-v0 compares fractions and expressions, too"
+            )
         self._hasty = False
         return question + self.protocol.suffix if self.protocol else question
 
