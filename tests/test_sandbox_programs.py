@@ -153,7 +153,7 @@ def test_the_judge_sees_what_gets_out(monkeypatch):
         "kills": "import os; os.kill(VICTIM, 9)",
         "calls": "import socket, time; socket.create_connection(('127.0.0.1', PORT)); time.sleep(0.2)",
         "claims": "print('ESCAPED')",
-        "stays": "import subprocess; subprocess.Popen(['sleep', '5'])",
+        "stays": "import subprocess; d = subprocess.DEVNULL; subprocess.Popen(['sleep', '20'], stdout=d, stderr=d)",
     }
     monkeypatch.setenv("AGENT_GYM_JUDGE_OPEN", "1")
     _, bad = judged(programs, namespaces=False, **LIMITS)
