@@ -71,15 +71,15 @@ def controls(folder: Path, preset_name: str, rates: list[float], seconds: float 
         (row["policy"], row["decoding"]): row["success"] for row in results["results"] if row["decoding"] in DECODINGS
     }
     found: list[dict[str, Any]] = [{"policy": RL, **{decoding: recorded[RL, decoding] for decoding in DECODINGS}}]
+    if not rates:
+        return found
     with begun(folder, preset) as run:
         for rate in rates:
             tried = replace(preset.controls, self_imitation_rate=rate)
             rounds = run.imitate_itself(tried, seconds or results["used_seconds"][RL])
-            name, succeeded = (
-                f"self-imitation, {rate:g}",
-                [round(one.succeeded / max(1, one.played), 3) for one in rounds],
-            )
-            found.append({"policy": name, "rounds": succeeded, "folder": str(folder), **reached(run, own_name(tried))})
+            succeeded = [round(one.succeeded / max(1, one.played), 3) for one in rounds]
+            record = {"policy": f"self-imitation, {rate:g}", "rounds": succeeded, "folder": str(folder)}
+            found.append(record | reached(run, own_name(tried)))
     return found
 
 
