@@ -19,6 +19,8 @@ bin=${AGENT_GYM_VENV:-.venv}/bin
 # One thread a process: the tests start several, and on a small machine they would otherwise wait for each other.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} VLLM_CPU_OMP_THREADS_BIND=${VLLM_CPU_OMP_THREADS_BIND:-nobind}
 export VLLM_CPU_KVCACHE_SPACE=${VLLM_CPU_KVCACHE_SPACE:-1} TOKENIZERS_PARALLELISM=false
+# Compiled once, not in each process that a test starts.
+unset PYTHONDONTWRITEBYTECODE
 # A test that would quietly download something must fail instead.
 export HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1}
 

@@ -12,27 +12,29 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from importlib.util import find_spec
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from agent_gym.cli.flags import SWITCHES, TRAINING
-from agent_gym.cli.main import COMMANDS, main
+pytest.importorskip("trl")
+
+from trainer_tools import in_ranks  # noqa: E402
+
+from agent_gym.cli.flags import SWITCHES, TRAINING  # noqa: E402
+from agent_gym.cli.main import COMMANDS, main  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 every_page = pytest.mark.parametrize("page", PAGES, ids=IDS)
-needs_training = pytest.mark.skipif(find_spec("trl") is None, reason="the pages train a tokenizer or a model")
 ENVIRONMENT = {
     **os.environ,
     "HF_HUB_OFFLINE": "1",
@@ -63,35 +65,26 @@ def blocks_of(page: Path) -> list[Block]:
     return blocks
 
 
-# Executed one after the other in a process of their own, so that an id that a page registers stays on that page.
-RUNNER = """
-import contextlib, io, json, sys
-page, blocks = json.load(sys.stdin)
-namespace, printed = {"__name__": "__main__"}, []
-for text, line in blocks:
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        exec(compile("\\n" * (line - 1) + text, page, "exec"), namespace)
-    printed.append(out.getvalue())
-print(json.dumps(printed))
-"""
+def execute(page: str, blocks: list[tuple[str, int]], folder: str) -> list[str]:
+    """Execute blocks one after the other, and return what each printed."""
+    os.chdir(folder)
+    os.environ |= ENVIRONMENT
+    warnings.simplefilter("ignore")
+    namespace, printed = {"__name__": "__main__"}, []
+    for text, line in blocks:
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            exec(compile("\n" * (line - 1) + text, page, "exec"), namespace)
+        printed.append(out.getvalue())
+    return printed
 
 
 def run_python(page: Path, folder: Path) -> list[tuple[Block, str]]:
-    """Execute the `python run` blocks of a page and return what each printed."""
+    """Execute the `python run` blocks of a page in a process of their own: an id that a page registers stays there."""
     blocks = [block for block in blocks_of(page) if block.info == "python run"]
     if not blocks:
         return []
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", RUNNER],
-        input=json.dumps([str(page), [(block.text, block.line) for block in blocks]]),
-        cwd=folder,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return list(zip(blocks, json.loads(done.stdout.splitlines()[-1]), strict=True))
+    (printed,) = in_ranks(execute, 1, str(page), [(block.text, block.line) for block in blocks], str(folder))
+    return list(zip(blocks, printed, strict=True))
 
 
 def run_console(page: Path, folder: Path) -> list[tuple[Block, str]]:
@@ -108,7 +101,6 @@ def run_console(page: Path, folder: Path) -> list[tuple[Block, str]]:
     return printed
 
 
-@needs_training
 @every_page
 def test_python_blocks_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     for block, printed in run_python(page, tmp_path):
@@ -166,7 +158,6 @@ def flags_of(command: str) -> set[str]:
     return set(re.findall(r"--\w+", shown.getvalue()))
 
 
-@needs_training
 @every_page
 def test_commands_and_flags_exist(page: Path) -> None:
     for command, flags in commands_of(page):
