@@ -19,8 +19,8 @@ build='' vllm='' dev=no
 
 # A user's pip may be told to install outside of environments; this one must not.
 export PIP_USER=0 PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-# pip compiles nothing here, and the first imports below what they reach, for all later ones: importing TRL and vLLM
-# takes 35 s from sources and 14 s afterwards. Containers often tell Python not to write what it has compiled.
+# pip compiles nothing here, and the first imports below compile what they reach. Containers often tell Python to keep
+# nothing of that: then each command would compile TRL and vLLM again, which takes longer than importing them.
 unset PYTHONDONTWRITEBYTECODE
 
 main() {

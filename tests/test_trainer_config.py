@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ pytest.importorskip("trl")
 
 from datasets import Dataset  # noqa: E402
 from peft import IA3Config, LoraConfig  # noqa: E402
-from trainer_tools import ENV, RandomPolicy, make_trainer, settings  # noqa: E402
+from trainer_tools import ENV, RandomPolicy, in_ranks, make_trainer, settings  # noqa: E402
 from transformers import TrainingArguments  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 from trl.trainer.callbacks import SyncRefModelCallback  # noqa: E402
@@ -210,3 +211,20 @@ def test_a_policy_of_the_users_own_is_taken_as_it_is(installed: None, tmp_path: 
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         assert trainer.runner.policy is policy and trainer.use_vllm is False
+
+
+def _without_vllm() -> tuple[bool, str, bool]:
+    before = "vllm" in sys.modules
+    from trl.trainer import grpo_trainer
+
+    try:
+        grpo_trainer.VLLMGeneration()
+    except TypeError as error:
+        return before, str(error), "vllm" in sys.modules
+    raise AssertionError("it was made of nothing")
+
+
+@pytest.mark.vllm
+def test_the_trainers_import_no_vllm_and_those_of_trl_still_find_it() -> None:
+    before, asked, after = in_ranks(_without_vllm, 1)[0]  # forked from a process that has imported the trainers
+    assert not before and after and "VLLMGeneration.__init__() missing" in asked

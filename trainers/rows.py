@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch.nn.functional import pad
 from transformers.integrations import is_deepspeed_zero3_enabled
-from trl import GRPOTrainer
 from trl.trainer.utils import use_adapter
 
 from agent_gym.errors import ConfigError, RolloutError
@@ -38,6 +37,7 @@ from agent_gym.trainers.losses import (
 )
 from agent_gym.trainers.metrics import UpdateMeter
 from agent_gym.trainers.shortcuts import can_share, check_packing, fits, once, reading_only, skippable_layers
+from agent_gym.trainers.trl_base import GRPOTrainer
 
 _STEPS = "micro_steps"  # in the trainer's state, which checkpoints keep
 
