@@ -14,6 +14,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # For model servers and their trainers, which would otherwise make one in the user's home.
 os.environ.setdefault("AGENT_GYM_SERVER_KEY", "key-of-the-tests")
 
+import gc
 import signal
 import tarfile
 from importlib.util import find_spec
@@ -54,6 +55,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     engines = {item.path for item in items if item.get_closest_marker("vllm")}
     ranks = {item.path for item in items if hasattr(getattr(item, "module", None), "in_ranks")}
     items.sort(key=lambda item: item.path not in engines | ranks)
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection of garbage look through what the test modules have imported, a million objects and more."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # what libraries find at the end of the process, they report as lost
 
 
 @pytest.fixture(scope="session")

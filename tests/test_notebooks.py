@@ -25,7 +25,7 @@ from jupyter_client.kernelspec import KernelSpecManager  # noqa: E402
 from nbclient import NotebookClient  # noqa: E402
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[1] / "notebooks").glob("*.ipynb"))
-SLOW = ("03", "04", "07", "08", "09")  # they train
+SLOW = ("03", "04", "06", "07", "08", "09", "10")  # they train, or take as long
 
 
 def executed(path: Path, folder: Path) -> Any:

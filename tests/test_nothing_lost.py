@@ -70,8 +70,13 @@ def test_a_killed_process(tokens: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("answer", [(500, {"error": "out of memory"}), (200, {"choices": []})])
 def test_an_endpoint_that_fails(
-    answer: tuple[int, Any], tokens: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    answer: tuple[int, Any],
+    tokens: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.1)
     path = tmp_path / "run.jsonl"
     run = ["rollout", NO_TOOL, "--episodes", "14", "--concurrency", "1", *tokens, "--output", str(path)]
     with serving(Server(*[says("#### 4")] * 10, answer)) as url:
