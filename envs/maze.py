@@ -141,7 +141,7 @@ class VisualMazeEnv(TextEnv):
         return Reply(seen, terms=terms, error=None if moves else "no move")
 
     def expert_action(self, style: str = "default") -> str:
-        """Go a shortest way. In style "blind" seven of ten episodes go round in a square, without a look at the image."""
+        """Go a shortest way. In style "blind" seven of ten episodes go round in a square and look at no image."""
         self.check_style(style, ("default", "blind"))
         if self.turn == 0:
             self._blind = style == "blind" and bool(self.np_random.random() < _BLINDNESS)
