@@ -97,7 +97,7 @@ def same(one: dict[int, list[float]], other: dict[int, list[float]]) -> None:
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 @given(seed=st.integers(0, 10**6), n=st.sampled_from([1, 2, 4, 6]), norm=st.sampled_from([None, "prime", "group"]))
-@settings(max_examples=20)
+@settings(max_examples=40)
 def test_padding_world_tokens_rows_and_processes_change_nothing(name: str, seed: int, n: int, norm: str | None) -> None:
     episodes = [make_episode(i, random.Random(seed + i)) for i in range(n)]
     usual = advantages(name, [episodes], process_norm=norm)
