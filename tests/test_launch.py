@@ -118,6 +118,27 @@ def test_a_server_that_ends_is_started_again_until_the_trainers_have_ended(
     assert f"127.0.0.1:{port} has ended with -9; it is started again" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("job", "left", "code"),
+    [
+        ("7", 0, 0),  # it came too late
+        ("7", 1, None),  # the scheduler begins a failed run again
+        ("8", 0, None),  # of another run
+        ("", 0, None),  # of which run, is not known
+    ],
+)
+def test_a_machine_that_comes_after_the_end_of_its_own_job_ends(
+    job: str, left: int, code: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(nodes._JOB, job and "7")
+    nodes._Mark(tmp_path).leave(left)
+    monkeypatch.setenv(nodes._JOB, job)
+    mark = nodes._Mark(tmp_path)
+    assert mark.code() == code
+    mark.leave(3)
+    assert mark.code() == 3
+
+
 @pytest.mark.slow
 @pytest.mark.vllm
 def test_a_machine_that_is_lost_costs_its_own_turns_and_nothing_else(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from agent_gym.cli.early import check_numbers, read_command
 from agent_gym.cli.launch import end_with
@@ -34,6 +35,7 @@ _LOOK_S = 1.0
 _MEET_S = 600.0  # for the machine where the trainers meet; their agents wait as long for each other
 _MARK = "launch-ended"
 _NUMBERS = ("SLURM_NODEID", "JOB_COMPLETION_INDEX")  # environment variables with this machine's number
+_JOB = "AGENT_GYM_JOB"  # environment variable that is the same on all machines of a run, and another one in each run
 
 
 def launch(argv: Sequence[str]) -> int:
@@ -197,11 +199,18 @@ def _watched(process: subprocess.Popen[bytes], mark: _Mark) -> int:
 
 
 class _Mark:
-    """A file in the folder of a run that says how it has ended; one of an earlier run is there from the beginning."""
+    """A file in the folder of a run that says how it has ended; one of an earlier run is there from the beginning.
+
+    A machine that comes when the training of its own job is over must end, too, and not wait for the next mark. It
+    knows its job where AGENT_GYM_JOB names it. A training that failed is not over: the scheduler may begin it again.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _MARK
+        self._job = quote(os.environ.get(_JOB, ""), safe="") or "-"
         self._before = self._read()
+        if self._job != "-" and self._before.split(" ")[1:] == [self._job, "0"]:
+            self._before = ""
 
     def code(self) -> int | None:
         """Return with what training has ended for good, None while it has not."""
@@ -212,7 +221,7 @@ class _Mark:
         """Say that training has ended for good."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         aside = self._path.with_name(f"{_MARK}.{secrets.token_hex(8)}")  # a reader never sees half of it
-        aside.write_text(f"{secrets.token_hex(8)} {code}", encoding="ascii")
+        aside.write_text(f"{secrets.token_hex(8)} {self._job} {code}", encoding="ascii")
         aside.replace(self._path)
 
     def _read(self) -> str:
