@@ -7,8 +7,9 @@ moment drawn from a seed between the first checkpoint and the end of an undistur
 engine's process (`server`); the same of an engine that belongs to a single rank (`engine`). Then the run is taken up
 from its last checkpoint.
 
-    error       trials in which all processes that were left ended by themselves, with an error that names the way on
-    seconds     from the kill to the end of the last of them, the median and the most
+    unharmed    trials whose run came to its end all the same: the process was not needed any more
+    error       others, in which all processes that were left ended by themselves, with an error that names the way on
+    seconds     from the kill to the end of the last of these, the median and the most
     resumed     trials whose run went on from a checkpoint to its end
     lost, twice episodes, over both parts of the run, that were not trained on, or trained on more than once
 
@@ -62,10 +63,11 @@ def main() -> None:
                 trials.run(number)
         finally:
             trials.close()
-    head = ["trials", "error", "seconds", "most", "resumed", "lost", "twice"]
+    head = ["trials", "unharmed", "error", "seconds", "most", "resumed", "lost", "twice"]
     done = trials.done
-    times = [trial["seconds"] for trial in done]
-    row = [str(len(done)), str(sum(t["error"] for t in done)), median(times), max(times)]
+    times = [trial["seconds"] for trial in done if not trial["unharmed"]] or [0.0]
+    row = [str(len(done)), *(str(sum(t[name] for t in done)) for name in ("unharmed", "error"))]
+    row += [median(times), max(times)]
     row += [str(sum(t["resumed"] for t in done)), str(sum(t["lost"] for t in done)), str(sum(t["twice"] for t in done))]
     _common.print_table(head, [row])
     _common.write_json(options.json, facts=facts, head=head, rows=[row], trials=done)
@@ -110,6 +112,7 @@ class Trials:
         self.wait(self.start(name, resume=True))
         found = self.episodes(name)
         trial = {
+            "unharmed": all(end == "done" for end in ends),
             "error": all("--resume_from_checkpoint" in end for end in ends),
             "seconds": seconds,
             "resumed": all(self.end(name, rank) == "done" for rank in range(len(ranks))),

@@ -9,22 +9,28 @@ import functools
 import os
 import random
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 pytest.importorskip("aiohttp")
 
-from model_server import model_server  # noqa: E402
+from engines import EOS, largest_difference, make_requests  # noqa: E402
+from model_server import model_server, model_servers  # noqa: E402
 from trainer_tools import distance, in_ranks, make_trainer, model_folder, weights  # noqa: E402
-from transformers import TrainerCallback  # noqa: E402
+from transformers import AutoModelForCausalLM, TrainerCallback  # noqa: E402
 
 from agent_gym.errors import RolloutError  # noqa: E402
+from agent_gym.policies import Generation  # noqa: E402
+from agent_gym.policies.vllm.server import VLLMServerPolicy  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.vllm]
 SEED = int(os.environ.get("AGENT_GYM_TEST_SEED", "0"))
@@ -128,3 +134,34 @@ def test_killed(healthy: str, when: str, transfer: str, tmp_path: Path) -> None:
     assert distance(one, other) == 0.0
     assert distance(one, expected) < 1e-5, "an episode that counted twice, or not at all, would show here"
     assert distance(one, start) > 1e-3
+
+
+def kill_engine(server: int) -> None:
+    """Kill the engine of a server, a process of its own, and nothing else."""
+    listed = subprocess.run(
+        ["ps", "-o", "pid=,comm=", "--ppid", str(server)], capture_output=True, text=True, check=True
+    )
+    [engine] = [int(line.split()[0]) for line in listed.stdout.splitlines() if "Engine" in line]
+    os.kill(engine, signal.SIGKILL)
+
+
+def test_an_engine_is_killed_and_its_server_answers_that(tmp_path: Path) -> None:
+    """Until it ends, which takes seconds, the server answers with an error of its own. Others take its turns."""
+    requests, model = make_requests(24), AutoModelForCausalLM.from_pretrained(model_folder(), dtype=torch.float32)
+    with model_servers(Path(model_folder()), [tmp_path / "0.txt", tmp_path / "1.txt"], context=256) as servers:
+        urls = [url for url, _ in servers]
+        with closing(VLLMServerPolicy(urls, [EOS], context=256)) as policy:
+            for request in requests:
+                policy.submit(request)
+            kill_engine(servers[0][1].pid)
+            finished: dict[int, Generation] = {}
+            with pytest.warns(UserWarning, match=f"{urls[0]} is left out"):
+                while policy.pending:
+                    finished |= {one.id: one for one in policy.poll()}
+            assert largest_difference(model, requests, finished) < 1e-5
+            for request in requests:
+                policy.submit(request)
+            kill_engine(servers[1][1].pid)
+            with pytest.raises(RolloutError, match=f"{urls[1]} .*--resume_from_checkpoint"):
+                while policy.pending:
+                    policy.poll()

@@ -237,18 +237,11 @@ class VLLMServerPolicy(ServedPolicy):
         """Leave out servers that do not answer, in all processes, and take back those that do again."""
         if len(self.urls) == 1:
             return
-        down = set(gather({url for url in self.urls if not self._answers(url)} if self._sends else None)[0] or ())
+        down = set(gather({u for u in self.urls if not self._call(self._lives(u))} if self._sends else None)[0] or ())
         down = set() if len(down) == len(self.urls) else down  # then there is an error to report
         if down or self._down:
             self._sender.forget()
         self._down = down
-
-    def _answers(self, url: str) -> bool:
-        try:
-            self._call(self._get(url, "/get_world_size"))
-            return True
-        except (self._aiohttp.ClientError, OSError):
-            return False
 
     def _hand_over(self, weights: Weights) -> None:
         self._sender.send(weights)
@@ -339,6 +332,8 @@ class VLLMServerPolicy(ServedPolicy):
                     text = (await answer.text())[:300]
                 if answer.status == 409:
                     raise _Lost(f"the model server {url} was started again and has no weights of this run: {text}")
+                if answer.status >= 500 and not await self._lives(url):
+                    raise _Lost(f"the engine of the model server {url} has ended: {text}")
                 cure = "; start it with `agent-gym serve model`" if answer.status == 404 else ""
                 raise RolloutError(f"the model server {url} answered {answer.status} to {path}: {text}{cure}")
             except (self._aiohttp.ClientError, OSError) as error:
@@ -352,6 +347,14 @@ class VLLMServerPolicy(ServedPolicy):
         async with self._session.get(url + path, timeout=timeout) as answer:
             answer.raise_for_status()
             return await answer.json(content_type=None)
+
+    async def _lives(self, url: str) -> bool:
+        """Whether a server answers, and its engine, which is a process of its own, has not ended."""
+        try:
+            await self._get(url, "/health")
+            return True
+        except (self._aiohttp.ClientError, OSError):
+            return False
 
     async def _look(self) -> None:
         """Look at the caches of this rank's servers while they have something to do."""
