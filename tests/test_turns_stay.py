@@ -26,11 +26,16 @@ PARAMS = SamplingParams(max_tokens=TURN, seed=1)
 
 @contextmanager
 def counting_servers(
-    count: int, seconds: float, dead: Collection[int] = (), dying: Collection[int] = ()
+    count: int,
+    seconds: float,
+    dead: Collection[int] = (),
+    dying: Collection[int] = (),
+    ended: Collection[int] = (),
 ) -> Iterator[tuple[list[str], list[tuple[int, int, int]]]]:
     """Yield addresses, and what was asked so far: server, first token of the prompt, its length.
 
-    Those that are `dead` break all connections, those that are `dying` do when they get weights.
+    Those that are `dead` break all connections, those that are `dying` do when they get weights. The engine of those
+    that are in `ended` has ended, and they answer as vLLM does until it ends itself.
     """
     asked: list[tuple[int, int, int]] = []
     rng, loop = random.Random(0), asyncio.new_event_loop()
@@ -46,6 +51,11 @@ def counting_servers(
                 request.transport.abort()
             return web.json_response({"world_size": 1})
 
+        async def health(request: Any) -> Any:
+            if server in dead:
+                request.transport.abort()
+            return web.Response(status=503 if server in ended else 200)
+
         async def generate(request: Any) -> Any:
             ids = (await request.json())["token_ids"]
             asked.append((server, ids[0], len(ids)))
@@ -53,6 +63,8 @@ def counting_servers(
                 await asyncio.sleep(rng.uniform(0.1, 1.0) * seconds)
             if server in dead:
                 request.transport.abort()
+            if server in ended:
+                return web.json_response({"error": {"message": "EngineCore encountered an issue."}}, status=500)
             choice = {"token_ids": [7] * (TURN - 1) + [EOS], "finish_reason": "stop"}
             return web.json_response({"choices": [{**choice, "logprobs": {"content": [{"logprob": -1.0}] * TURN}}]})
 
@@ -63,7 +75,7 @@ def counting_servers(
             return web.json_response({"results": [{"device": "cpu", "dtype": "float32"}], "success": True})
 
         app = web.Application(client_max_size=1 << 30)
-        app.add_routes([web.get("/v1/models", models), web.get("/get_world_size", size)])
+        app.add_routes([web.get("/v1/models", models), web.get("/get_world_size", size), web.get("/health", health)])
         app.add_routes([web.post("/inference/v1/generate", generate), web.post("/collective_rpc", work)])
         app.add_routes([web.post("/reset_prefix_cache", work)])
         runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -116,7 +128,8 @@ def test_a_turn_goes_where_the_turns_before_it_went(servers: int) -> None:
         known[server, episode] = length
     longest = Counter({episode: length for _, episode, length in asked})
     # 1.7 times as many with 2 servers, and 2.3 times with 3, where each turn went to the server with the least to do.
-    assert prefilled <= 1.1 * longest.total()
+    # A turn leaves its server where that is twice as busy as another, which depends on the moment.
+    assert prefilled <= 1.3 * longest.total()
     shares = Counter(server for server, *_ in asked)
     assert len(shares) == servers and min(shares.values()) > 0.5 * max(shares.values())
 
@@ -140,12 +153,13 @@ def test_a_turn_moves_when_its_server_has_twice_as_much_to_do() -> None:
         assert ask(5, None, {first: 0, second: 1}) == first
 
 
+@pytest.mark.parametrize(("what", "words"), [("dead", "cannot be reached"), ("ended", "the engine of .* has ended")])
 def test_the_turns_of_a_server_that_died_are_sampled_by_the_others_until_it_is_back(
-    monkeypatch: pytest.MonkeyPatch,
+    what: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving, "_PAUSE_S", 0.01)
     dead: set[int] = set()
-    with counting_servers(2, 0.5, dead) as (urls, asked):
+    with counting_servers(2, 0.5, **{what: dead}) as (urls, asked):
         with closing(VLLMServerPolicy(urls, [EOS], context=100)) as policy:
             episodes = [object() for _ in range(8)]
             for number, episode in enumerate(episodes):
@@ -160,14 +174,14 @@ def test_the_turns_of_a_server_that_died_are_sampled_by_the_others_until_it_is_b
             assert [turn.id for turn in iter_turns(policy)] == [9] and policy._load == dict.fromkeys(urls, 0)
             policy._look_for_servers()
             assert policy.living == [urls[1]], "it still does not answer"
-            monkeypatch.setattr(policy, "_answers", lambda url: True)
+            dead.clear()
             policy._look_for_servers()
             assert policy.living == urls
-            dead.add(1)
+            dead.update((0, 1))
             policy.submit(Request(10, [1], PARAMS, episodes[0]))
             with (
                 pytest.warns(UserWarning),
-                pytest.raises(RolloutError, match="cannot be reached .*start the server again and resume"),
+                pytest.raises(RolloutError, match=f"{words}.*start the server again and resume"),
             ):
                 list(iter_turns(policy))
 
