@@ -101,7 +101,8 @@ def counting_servers(
 
 @pytest.mark.parametrize("servers", [1, 3])
 def test_a_turn_goes_where_the_turns_before_it_went(servers: int) -> None:
-    episodes = [[1000 + number] * 200 for number in range(24)]
+    # So many that a server is hardly ever twice as busy as another by chance, and its turns spill.
+    episodes = [[1000 + number] * 200 for number in range(96)]
     turns: Counter[int] = Counter()
     with counting_servers(servers, 0.02) as (urls, asked):
         with closing(VLLMServerPolicy(urls, [EOS], context=100_000)) as policy:
@@ -128,8 +129,7 @@ def test_a_turn_goes_where_the_turns_before_it_went(servers: int) -> None:
         known[server, episode] = length
     longest = Counter({episode: length for _, episode, length in asked})
     # 1.7 times as many with 2 servers, and 2.3 times with 3, where each turn went to the server with the least to do.
-    # A turn leaves its server where that is twice as busy as another, which depends on the moment.
-    assert prefilled <= 1.3 * longest.total()
+    assert prefilled <= 1.1 * longest.total()
     shares = Counter(server for server, *_ in asked)
     assert len(shares) == servers and min(shares.values()) > 0.5 * max(shares.values())
 
