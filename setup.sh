@@ -17,7 +17,7 @@ venv=${AGENT_GYM_VENV:-$PWD/.venv}
 pytorch_cpu_index=https://download.pytorch.org/whl/cpu
 build='' vllm='' dev=no
 
-# A user's pip may be told to install outside of environments; this one must not.
+# A user's configuration of pip may install outside of environments; this script must not.
 export PIP_USER=0 PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 # pip compiles nothing here, and the first imports below compile what they reach. Containers often tell Python to keep
 # nothing of that: then each command would compile TRL and vLLM again, which takes longer than importing them.

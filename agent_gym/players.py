@@ -39,7 +39,7 @@ class Game:
         self.role = self.roles[0]
         self.success = False
         self.metrics: dict[str, float] = {}
-        self.said: list[tuple[str, str]] = []  # by whom, and what
+        self.spoken: list[tuple[str, str]] = []  # by whom, and what
         self._heard = dict.fromkeys(self.roles, 0)
 
     def opening(self, role: str) -> str:
@@ -55,9 +55,9 @@ class Game:
         raise TypeError(f"{type(self).__name__} has to define terms(role)")
 
     def news(self, role: str) -> tuple[str, str]:
-        """Return who spoke last and what others said since this was last asked for a role."""
-        fresh = [(who, text) for who, text in self.said[self._heard[role] :] if who != role]
-        self._heard[role] = len(self.said)
+        """Return who spoke last and what others wrote since this was last asked for a role."""
+        fresh = [(who, text) for who, text in self.spoken[self._heard[role] :] if who != role]
+        self._heard[role] = len(self.spoken)
         return fresh[-1][0] if fresh else "", "\n".join(text for _, text in fresh)
 
 
@@ -71,8 +71,8 @@ class PlayersEnv(TextEnv):
     Args:
         tasks: see `TextEnv`.
         opponent: who plays the roles that the policy does not: a name in `players`, the address of an OpenAI-compatible
-            server ("http://127.0.0.1:8000/v1", with "#MODEL" behind it where it serves several), or "self": nobody,
-            since the policy plays all of them.
+            server ("http://127.0.0.1:8000/v1", with "#MODEL" behind it where it serves several), or "self": the
+            policy itself plays all of them.
         role: the role of the policy; None for that of `role_of`.
         **kwargs: see `TextEnv`.
 
@@ -149,7 +149,7 @@ class PlayersEnv(TextEnv):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Let the role whose turn it is act.
 
-        In self-play the observation is what the next role is told. `info` has the tokens of the role that acted, and in
+        In self-play the observation is what the next role reads. `info` has the tokens of the role that acted, and in
         "next" the role that acts next, with the messages, token_ids and token_spans that its own transcript gains. The
         reward is that of all roles; "role_terms" says which role earned what.
         """
@@ -174,7 +174,7 @@ class PlayersEnv(TextEnv):
             self.game.act(self._opponent(self.game, self.game.role))
 
     def _take_turn(self) -> tuple[str, str]:
-        """Turn to the transcript of the role that acts next; returns who spoke, and what the role is told."""
+        """Turn to the transcript of the role that acts next; returns who spoke, and what the role reads."""
         role = self.role = self.game.role
         self.author = f"agent:{role}"
         opening = "" if role in self._books else self.game.opening(role)
@@ -191,10 +191,10 @@ class PlayersEnv(TextEnv):
         messages, observation = self.as_messages(Reply(text))
         mine = next(one for one in reversed(self.transcript.segments) if kind_of(one.source) == "agent")
         ids = [] if self.renderer is None else self.renderer.reply(mine.token_ids, messages)
-        told = self.transcript.append(f"env:{who}", mine.step, observation, ids)
-        info: dict[str, Any] = {"role": self.role, "messages": messages, "spans": [told.span]}
+        answer = self.transcript.append(f"env:{who}", mine.step, observation, ids)
+        info: dict[str, Any] = {"role": self.role, "messages": messages, "spans": [answer.span]}
         if self.renderer is not None:
-            info |= {"token_ids": [*ids], "token_spans": [told.token_span]}
+            info |= {"token_ids": [*ids], "token_spans": [answer.token_span]}
         return observation, info
 
     def _token_ids(
@@ -210,7 +210,7 @@ class PlayersEnv(TextEnv):
 
 
 class ServedPlayer:
-    """Another model as an opponent, behind an OpenAI-compatible server. It is told what its role is told.
+    """Another model as an opponent, behind an OpenAI-compatible server. It reads what its role reads.
 
     The key is the environment's OPENAI_API_KEY. A server that fails or answers nothing fails the episode.
     """
@@ -225,8 +225,8 @@ class ServedPlayer:
     def __call__(self, game: Game, role: str) -> str:
         opening = "" if role in self._talk else "\n\n".join(filter(None, [self._rules, game.opening(role)]))
         talk = self._talk.setdefault(role, [])
-        told = "\n\n".join(filter(None, [opening, game.news(role)[1]]))
-        talk.append({"role": "user", "content": told or "That was no action."})  # it acts again, and nobody spoke
+        text = "\n\n".join(filter(None, [opening, game.news(role)[1]]))
+        talk.append({"role": "user", "content": text or "That was no action."})  # it acts again, no other role spoke
         try:
             self._model = self._model or self._client.models.list().data[0].id
             answer = self._client.chat.completions.create(model=self._model, messages=talk, max_tokens=_TOKENS)

@@ -40,7 +40,7 @@ class Clock(TrainerCallback):
 
 
 def settings(options: Namespace) -> dict[str, Any]:
-    """What both trainers are told."""
+    """What both trainers are given."""
     on_cpu = options.device == "cpu"
     return {
         "max_steps": options.steps + 1,

@@ -196,8 +196,8 @@ def compare(files: Sequence[str]) -> tuple[dict[str, dict[str, list[float]]], fl
     times: dict[str, dict[str, list[float]]] = {side: defaultdict(list) for side in sides}
     for number, file in enumerate(files):
         commands = commands_for(file, random.Random(number))
-        said = [play(side, file, commands, times[name]) for name, side in sides.items()]
-        if any(one != said[0] for one in said):
+        answers = [play(side, file, commands, times[name]) for name, side in sides.items()]
+        if any(one != answers[0] for one in answers):
             raise SystemExit(f"the sides do not say the same in {file}")
     mib = original.mib() if original else None
     if original:
@@ -206,19 +206,19 @@ def compare(files: Sequence[str]) -> tuple[dict[str, dict[str, list[float]]], fl
 
 
 def play(side: Any, file: str, commands: Sequence[str], times: dict[str, list[float]]) -> list[str]:
-    """Begin twice and do the commands; note what CPU time each took, and return what was said."""
+    """Begin twice and do the commands; note what CPU time each took, and return the answers."""
     games._from_file.cache_clear()
-    said = []
+    answers = []
     for row in ("begin", "begin again"):
         started = side.cpu()
-        said.append(side.begin(file))
+        answers.append(side.begin(file))
         times[row].append((side.cpu() - started) * 1000)
     started = side.cpu()
-    said += [side.step(command) for command in commands]
+    answers += [side.step(command) for command in commands]
     spent = (side.cpu() - started) * 1000
     times["step"].append(spent / len(commands))
     times["episode"].append(times["begin again"][-1] + spent)
-    return said
+    return answers
 
 
 def reset_games(files: Sequence[str], number: int) -> dict[str, list[str]]:

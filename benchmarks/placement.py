@@ -205,7 +205,7 @@ def _ask(host: str, port: int) -> tuple[int, int] | None:
 
 
 def _free_port() -> int:
-    """One that nobody else may draw by chance: Ray's workers have 10,002 to 19,999, and Linux what is above 32,767."""
+    """A port that no other process draws by chance: Ray's workers have 10,002 to 19,999, Linux those above 32,767."""
     while True:
         port = secrets.choice(range(20_000, 30_000))
         if not any(listens(port, host) for host in HOSTS):

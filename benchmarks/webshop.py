@@ -225,10 +225,10 @@ def part_open(folder: str, queries: str) -> dict[str, float]:
     shop = open_stored(Path(folder))
     opened = time.perf_counter() - start
     goals = shop.goals("human")
-    said = [goals[n]["instruction_text"].lower() for n in range(int(queries))]
-    shop.index.search(said[0], 50)
+    queried = [goals[n]["instruction_text"].lower() for n in range(int(queries))]
+    shop.index.search(queried[0], 50)
     spent = []
-    for query in said:
+    for query in queried:
         start = time.process_time()
         shop.index.search(query, 50)
         spent.append(1000 * (time.process_time() - start))

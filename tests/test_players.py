@@ -42,7 +42,7 @@ class Duel(Game):
         self.turns += 1
         acting = self.role
         if "!" not in text:
-            self.said.append((acting, f"{acting} wrote: {text}"))
+            self.spoken.append((acting, f"{acting} wrote: {text}"))
             self.role = self.roles[1 - self.roles.index(acting)]
         if self.turns >= 2 * ROUNDS:
             self.role, self.success = "", True
@@ -51,7 +51,7 @@ class Duel(Game):
 
     def terms(self, role: str) -> dict[str, float]:
         count = Counter({who: 0 for who in self.roles})
-        for who, text in self.said:
+        for who, text in self.spoken:
             count[who] += sum(letter.isupper() for letter in text)
         mine = count[role]
         return {"lead": (2 * mine - count.total()) / 10, "play": 1.0}

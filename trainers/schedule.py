@@ -195,8 +195,8 @@ class RolloutScheduler:
         if any(failures):  # in all processes alike
             kinds = gather_items(failure_summary(episodes))
             if self.trainer.accelerator.is_main_process:
-                told = f"{sum(map(bool, failures))} of {len(failures)} episodes failed and are not in the reward"
-                print("\n  ".join([f"agent-gym: warning: {told}", *kinds]), file=sys.stderr, flush=True)
+                lost = f"{sum(map(bool, failures))} of {len(failures)} episodes failed and are not in the reward"
+                print("\n  ".join([f"agent-gym: warning: {lost}", *kinds]), file=sys.stderr, flush=True)
 
     def _log_judge(self, judge: Judge) -> None:
         """Log what judging has cost since the last rollout, over all processes, and add this one's part to the card."""

@@ -1,6 +1,6 @@
 """What a forward pass need not compute, and what a model must show before it is left out.
 
-    logits that nobody reads     `reading_only`, for any model
+    logits that no loss reads    `reading_only`, for any model
     the openings of rows again   `batch.shared`, if `can_share`
     padding                      `batch.packed`, after `check_packing`
     frozen layers again          `once`, of `skippable_layers`

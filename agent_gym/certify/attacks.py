@@ -46,7 +46,7 @@ _READ = {
     "its first title": r"(?<=\] )[^:\n]+",
     "its first id": r"\b(?=[\w-]*\d)(?=[\w-]*[A-Za-z])\w[\w-]{2,}",
 }
-"""What an attack repeats of a question, or of what a tool said."""
+"""What an attack repeats of a question, or of what a tool answered."""
 
 
 def load_script(path: str) -> Attack:
@@ -137,10 +137,10 @@ def _stating(subject: Subject, start: str, end: str) -> dict[str, Attack]:
             return found[0] if found else ""
 
         def attack(opening: str) -> Generator[str, str, None]:
-            seen, said = opening, opening
+            seen, quoted = opening, opening
             for call in calls:
-                seen = yield call.replace("QUESTION", json.dumps(said)[1:-1])
-                said = read(seen)
+                seen = yield call.replace("QUESTION", json.dumps(quoted)[1:-1])
+                quoted = read(seen)
             while True:
                 seen = yield state(read(seen))
 

@@ -17,7 +17,7 @@ _OTHERS = 10
 def hedging(subject: Subject, split: str, tasks: Iterable[int]) -> float | None:
     """Return in which share of tasks the right answer among others counts, by the best way to write them.
 
-    None where there are no answers to list: the expert's last turns are alike, or nobody names a gold answer.
+    None where there are no answers to list: the expert's last turns are alike, or no gold answer is named.
     """
     solved: list[list[bool]] = []
     for index in tasks:

@@ -1,4 +1,4 @@
-"""Gold answers that a policy, or its code, can read off: in the prompt, the tools, `info`, or what bad play is told."""
+"""Gold answers that a policy, or its code, can read off: in prompts, tools, `info`, or the answers to bad play."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def leaks(subject: Subject) -> Record:
     A gold answer may stand in a question by chance or as one of two options. It leaks where it stands beside the same
     words, or in the same field, of too many tasks, and little else does. So a short one, such as "3", is found, too.
     """
-    looked, said = 0, defaultdict[str, list[str]](list)  # kind of text to all texts of it
+    looked, texts = 0, defaultdict[str, list[str]](list)  # kind of text to all texts of it
     places = defaultdict[_Place, list[tuple[str, str]]](list)  # place to tasks and their gold answers
     for split in subject.env.tasks:
         for index in subject.some(split, 200, 50):
@@ -54,12 +54,12 @@ def leaks(subject: Subject) -> Record:
             answers, keys = _secrets(subject, split, index, log)
             looked += bool(answers or keys)
             for name, text, secrets in _shown(subject, (split, index), answers, keys, log) if answers or keys else ():
-                said[name].append(_DIGIT.sub("0", text.lower()))
+                texts[name].append(_DIGIT.sub("0", text.lower()))
                 for place, secret in _found(name, text, secrets):
                     places[place].append((f"{split}/{index}", secret))
     if not looked:
         raise SkippedCheck("no turn of an expert states a part of gold(task), so that it is a goal and no secret")
-    shares = {place: len(dict(held)) / looked for place, held in places.items() if _gives_away(place, held, said)}
+    shares = {place: len(dict(held)) / looked for place, held in places.items() if _gives_away(place, held, texts)}
     problems = [
         f"the gold answer stands {place} in {share:.0%} of {looked} tasks, such as {places[place][0]}"
         for place, share in sorted(
@@ -72,9 +72,9 @@ def leaks(subject: Subject) -> Record:
     return judged("leaks", text, problems, numbers)
 
 
-def _gives_away(place: _Place, held: list[tuple[str, str]], said: dict[str, list[str]]) -> bool:
+def _gives_away(place: _Place, held: list[tuple[str, str]], texts: dict[str, list[str]]) -> bool:
     """Whether what stands there mostly is the gold answer, and not a few numbers or one of several options."""
-    stands = sum(text.count(place.context) if place.context else 1 for text in said[place.text])
+    stands = sum(text.count(place.context) if place.context else 1 for text in texts[place.text])
     return len({secret for _, secret in held}) >= _FEW and len(held) > _MOSTLY * stands
 
 
@@ -136,7 +136,7 @@ def _shown(subject: Subject, task: tuple[str, int], answers: set[str], keys: set
         for observation, *_, info in steps:
             yield "the answer to bad play", observation, sought
             yield from _fields("info of step", info, sought)
-    # What good play is told is earned; `info` may not be ahead of it.
+    # What is answered to good play is earned; `info` may not be ahead of it.
     known = prompt
     for *_, info in expert[1:-1]:
         known += "\n\n" + _texts(info)

@@ -91,9 +91,9 @@ def _restated(tasks: list[_Content]) -> dict[tuple[str, str], list[str]]:
     training = sum(split == "train" for split, *_ in tasks) or 1
     for split, index, gold, words in tasks:
         kept = sorted(word for word in words if word.isdigit() or common[word] < _RARE * len(tasks))
-        told = any(letter.isalpha() for letter in gold)
-        rare = [common[word] for word in set(kept)] + [golds[gold]] * (told and bool(kept))
-        if sum(math.log(len(tasks) / count) for count in rare) < math.log(_CHANCE[told] * training):
+        in_words = any(letter.isalpha() for letter in gold)
+        rare = [common[word] for word in set(kept)] + [golds[gold]] * (in_words and bool(kept))
+        if sum(math.log(len(tasks) / count) for count in rare) < math.log(_CHANCE[in_words] * training):
             continue
         other, same = before.setdefault((gold, *kept), (split, index))
         if other != split:

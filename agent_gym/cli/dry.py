@@ -1,6 +1,6 @@
 """`--print_config` and `--dry_run` of the training commands: the settings as they are used, and what a run would do.
 
-What is printed is yaml that `--config` reads again. Defaults of TRL and transformers that nobody changed are left out;
+What is printed is yaml that `--config` reads again. Defaults of TRL and transformers that are unchanged are left out;
 `--help-all` has them.
 """
 

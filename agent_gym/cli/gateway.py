@@ -51,7 +51,7 @@ def gateway(argv: Sequence[str]) -> int:
     listener = bind(arguments.host, arguments.port)
     with until_stopped(), listener:
         tokenizer, policy = open_model(arguments, ENV_ID, budget.max_tokens)
-        # Nobody shall wait until all others have asked something.
+        # No session waits until all others have asked something.
         policy.continuous = True
         with closing(policy), closing(Runner(policy, tokenizer, budget, max_live=_LIVE)) as runner:
             _serve(runner, listener, arguments)

@@ -151,7 +151,7 @@ def _train(command: Sequence[str], nodes: Sequence[str], number: int, restarts: 
     if len(nodes) > 1:  # the elastic agents restart ranks, and this process agents
         start += ["--num_machines", str(len(nodes)), "--machine_rank", str(number), "--rdzv_backend", "c10d"]
         start += ["--main_process_ip", nodes[0], "--main_process_port", str(_MEETING_PORT)]
-        # Which agent holds the store is not left to torchrun: two of one machine would take whoever comes first.
+        # Which agent holds the store is not left to torchrun: of two on one machine it would take the first that comes.
         meeting = ",".join(filter(None, [run.rdzv_conf, f"is_host={int(number == 0)}"]))
         start += ["--rdzv_conf", meeting, "--max_restarts", str(restarts)]
         # An agent of torch 2.13 that shares its store with the ranks tells the others where it is in its first round

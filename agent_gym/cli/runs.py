@@ -25,7 +25,7 @@ _DEPTH = 3  # folders below the given one in which runs are looked for
 
 
 def status_of(about: Mapping[str, Any]) -> str:
-    """Return the status of a run; one that is said to run and whose process is gone was killed."""
+    """Return the status of a run; one that is noted as running and whose process is gone was killed."""
     if about.get("status") != "running" or about.get("host") != platform.node():
         return str(about.get("status"))
     try:

@@ -136,7 +136,7 @@ def _webshop(argv: Sequence[str]) -> int:
 
 
 def add_address(parser: Parser, port: int, deed: str) -> None:
-    """Add the flags of where to listen; whoever reaches it can do the `deed`."""
+    """Add the flags of where to listen; anyone who reaches it can do the `deed`."""
     help_text = f"address to listen on; anyone who reaches it can {deed}, so beware of 0.0.0.0"
     parser.flag("--host", help_text, default="127.0.0.1")
     parser.flag("--port", "port to listen on; 0 takes a free one", type=int, default=port)

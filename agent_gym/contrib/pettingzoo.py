@@ -3,7 +3,7 @@
     from agent_gym.contrib.pettingzoo import to_aec
     env = to_aec("AgentR1/Bargain-v0")
 
-An agent observes what its role was told since it acted last, as `{"text": ...}`, and acts by a text, as in the
+An agent observes what others wrote to its role since it acted last, as `{"text": ...}`, and acts by a text, as in the
 environment that the game is of. A text alone would do, but PettingZoo's own test wants a `dtype` of each observation
 that is no dict. `pettingzoo.utils.turn_based_aec_to_parallel` makes a parallel environment of it.
 """
@@ -20,7 +20,7 @@ from agent_gym.rollout import make_env
 
 
 def to_aec(env_id: str, **env_kwargs: Any) -> Any:
-    """Make the game of an environment a `pettingzoo.AECEnv`. The agents are its roles; nobody else plays.
+    """Make the game of an environment a `pettingzoo.AECEnv`. The agents are its roles, and no other player takes part.
 
     `reset` takes the seed and the options of the environment (split, index, task).
 
@@ -61,11 +61,11 @@ def to_aec(env_id: str, **env_kwargs: Any) -> Any:
             self.truncations = dict.fromkeys(self.agents, False)
             self.infos: dict[str, dict[str, Any]] = {agent: {"task_id": info["task_id"]} for agent in self.agents}
             self.agent_selection = env.role
-            self._told = {agent: env.game.opening(agent) for agent in self.agents}
-            self._told[env.role] = observation
+            self._unread = {agent: env.game.opening(agent) for agent in self.agents}
+            self._unread[env.role] = observation
 
         def observe(self, agent: str) -> dict[str, str]:
-            return {"text": self._told[agent]}
+            return {"text": self._unread[agent]}
 
         def step(self, action: str | None) -> None:
             if self.terminations[self.agent_selection] or self.truncations[self.agent_selection]:
@@ -80,13 +80,13 @@ def to_aec(env_id: str, **env_kwargs: Any) -> Any:
             if terminated or truncated:
                 self.terminations = dict.fromkeys(self.agents, terminated)
                 self.truncations = dict.fromkeys(self.agents, not terminated)
-                self._told |= {agent: env.game.news(agent)[1] for agent in self.agents if agent != acting}
+                self._unread |= {agent: env.game.news(agent)[1] for agent in self.agents if agent != acting}
                 self.agent_selection = next(agent for agent in self.agents if agent != acting)
             else:
-                self.agent_selection, self._told[env.role] = env.role, observation
+                self.agent_selection, self._unread[env.role] = env.role, observation
 
         def render(self) -> str:
-            return "\n".join(f"[{who}] {text}" for who, text in env.game.said)
+            return "\n".join(f"[{who}] {text}" for who, text in env.game.spoken)
 
         def close(self) -> None:
             env.close()

@@ -12,7 +12,7 @@ from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described, require
 
 Opponent = Callable[[str, np.random.Generator], str]
-"""From what the game has said since its last turn to its action; whatever it draws comes from the generator."""
+"""From what the game has written since its last turn to its action; whatever it draws comes from the generator."""
 _MOVES = 1000  # of the opponent in a row
 
 
@@ -25,7 +25,7 @@ class FromTextArena(TextEnv):
     The policy is player 0. A task is a seed, and a split a range of them.
 
     ## Observation
-    What the game has said to player 0 since its last turn, a line per message, "[GAME]" or the player before it.
+    What the game has written to player 0 since its last turn, a line per message, "[GAME]" or the player before it.
     TextArena's wrappers show all of it again each turn; here the conversation has it already.
 
     ## Action
@@ -90,12 +90,12 @@ class FromTextArena(TextEnv):
         return Reply(last, terms={"reward": reward}, terminated=True, success=reward >= self._success_reward)
 
     def _until_our_turn(self) -> str:
-        """Let the opponent play and return what player 0 has been told; the game may be over then."""
+        """Let the opponent play and return what player 0 has to read; the game may be over then."""
         for _ in range(_MOVES):
-            player, told = self._game.get_observation()
+            player, lines = self._game.get_observation()
             names = self._game.state.role_mapping
             # The policy's own moves stand in its turns already.
-            lines = [f"[{names.get(who, who)}] {text}" for who, text, _ in told if who != player]
+            lines = [f"[{names.get(who, who)}] {text}" for who, text, _ in lines if who != player]
             if player == 0 or self._game.state.done:
                 return "\n".join(lines)
             assert self._opponent is not None

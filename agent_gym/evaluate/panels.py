@@ -148,7 +148,7 @@ def look(
             n = indices or SIZES.get(split, count)
             indices = sorted(sorted(range(count), key=derive_seed)[:n])
         for index in indices:
-            # Where the seed decides what is seen, it is the same whoever plays the panel.
+            # Where the seed decides what is seen, it is the same for every policy.
             _, info = env.reset(seed=derive_seed(0, index), options={"split": split, "index": index})
             yield _row(env.unwrapped, index, info["task_id"], info["messages"], info["tools"])
 
@@ -165,7 +165,7 @@ def played_panel(episodes: Sequence[Episode]) -> Panel:
     """Return the tasks of episodes of one environment as a panel without a name; those that did not begin are left out.
 
     A model's chat template may have the tools described in the system prompt. What it adds is left out, so that the
-    hashes are those of the environment, whoever plays.
+    hashes are those of the environment, for every policy.
     """
     spec = episodes[0].spec
     opened = {one.task_id: one for one in episodes if one.messages}

@@ -117,8 +117,8 @@ class ProgramAgent:
         if code == 0:
             return self._session.end(Ended(Output(_tail(self._out), self._folder)))
         fate = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        said = _tail(self._err).strip() or _tail(self._out).strip()
-        self._session.end(Ended(error=EnvFailure(f"the program {fate}: {said[-500:]}")))
+        output = _tail(self._err).strip() or _tail(self._out).strip()
+        self._session.end(Ended(error=EnvFailure(f"the program {fate}: {output[-500:]}")))
 
     def stop(self) -> None:
         with contextlib.suppress(ProcessLookupError):

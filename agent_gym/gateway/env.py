@@ -189,8 +189,8 @@ class AgentEnv(TextEnv):
         if asked.tools and not self.template_tools:
             # The template would not show the tools, so that the system prompt has to.
             first = messages[0] if messages[0]["role"] == "system" else {"role": "system", "content": ""}
-            told = "\n\n".join(filter(None, [first["content"], PARSER.instructions(asked.tools)]))
-            messages = [{**first, "content": told}, *messages[messages[0] is first :]]
+            content = "\n\n".join(filter(None, [first["content"], PARSER.instructions(asked.tools)]))
+            messages = [{**first, "content": content}, *messages[messages[0] is first :]]
         if self.renderer is not None:
             self._prompt = self.renderer.conversation(messages, self.template_tools)
         self._exchange, self._messages, self._shown = exchange, messages, False

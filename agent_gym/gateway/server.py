@@ -175,7 +175,7 @@ class Gateway:
         self._thread.start()
 
     def open(self, key: str | None = None) -> Session:
-        """Open a session under a key, by default one that nobody can guess, or return the one that is open."""
+        """Open a session under a key, by default one that cannot be guessed, or return the one that is open."""
         key = key or secrets.token_urlsafe(16)
         forget = partial(self._sessions.pop, key, None)
         return self._sessions.setdefault(key, Session(key, f"{self.url}/{key}", forget))
@@ -234,7 +234,7 @@ async def _send(request: Request, exchange: Exchange, events: Iterator[str]) -> 
     """Send events; the answer is delivered when the last of them is sent to a client that is still there."""
     for event in events:
         yield event
-        if await request.is_disconnected():  # what is sent to nobody is lost without an error
+        if await request.is_disconnected():  # what is sent then is lost without an error
             return
     exchange.delivered = True
 

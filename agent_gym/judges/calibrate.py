@@ -157,7 +157,7 @@ def _agreement(tasks: Sequence[Sequence[Rated]], compares: bool) -> dict[str, Me
         binary = all(one.label in (0.0, 1.0) for task in tasks for one in task)
         pairs = [[(int(one.score >= 0.5), int(one.label)) for one in task] for task in tasks] if binary else []
     pairs = [some for some in pairs if some]
-    right = [[1.0 if said == true else 0.5 * (compares and said == 0) for said, true in some] for some in pairs]
+    right = [[1.0 if given == true else 0.5 * (compares and given == 0) for given, true in some] for some in pairs]
     return {
         "accuracy": _share(right),
         "kappa": resampled(pairs, kappa) if pairs else None,

@@ -3,8 +3,8 @@
     an episode ends -> (a kind that compares: its group has ended) -> questions -> cache, or requests -> scores
         -> a term of the reward, "judge" on the last step or "judge_steps" on each -> the episode counts as ended
 
-Requests run in a thread of their own. A rollout keeps what it waits for (`Rollout.later`), so that whoever waits for an
-episode gets it with its whole reward, and whoever waits for others does not wait for the judge.
+Requests run in a thread of their own. A rollout keeps what it waits for (`Rollout.later`), so that an
+episode is returned with its whole reward, and others do not wait for the judge.
 """
 
 from __future__ import annotations

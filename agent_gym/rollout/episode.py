@@ -201,9 +201,9 @@ class Episode:
             step.reward_terms = plain_numbers(info["reward_terms"], "reward term", where)
             earned = info.get("role_terms", {})
             step.role_terms = {role: plain_numbers(terms, "reward term", where) for role, terms in earned.items()}
-            following = info.get("next")  # what another role is told that acts next
+            following = info.get("next")  # what another role reads, which acts next
             if following is not None:
-                told = reported_spans(following, self._last_step(following["role"]), where)
+                following_spans = reported_spans(following, self._last_step(following["role"]), where)
             step.metrics = plain_numbers(info["metrics"], "metric", where)
             step.tool_calls, step.error = info["tool_calls"], info["error"]
             # The weights that sampled each token, without the tokens that the environment gave to the world.
@@ -222,7 +222,7 @@ class Episode:
                 self.rows_of[self.role] = len(self.rows)
                 self.rows.append(Row())
             self.at = self.rows_of[self.role]
-            self.row.extend(following["token_ids"], told)
+            self.row.extend(following["token_ids"], following_spans)
             self._say(following["messages"])
 
     def _last_step(self, role: str) -> int:

@@ -36,9 +36,9 @@ def _part(episode: Episode, role: str, number: int) -> Episode:
     mine = [k for k, step in enumerate(episode.steps) if step.row == place]
     steps = []
     for k, following in zip(mine, [*mine[1:], len(episode.steps)], strict=True):
-        # A turn of this role and those of the others up to its next one, which may pay it, too. It sees what was said
-        # last, just before it acts again; behind its last turn nothing, if another role had the last word. The numbers
-        # of the game at its end are those of each role.
+        # A turn of this role and those of the others up to its next one, which may pay it, too. It sees what was
+        # written last, just before it acts again; behind its last turn nothing, if another role had the last word. The
+        # numbers of the game at its end are those of each role.
         step, *others = turns = episode.steps[k:following]
         over = following == len(episode.steps)
         terms = sum_by_name(turn.role_terms.get(role, {}) for turn in turns)

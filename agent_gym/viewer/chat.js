@@ -31,8 +31,8 @@ function cut(text) {
 function chatText(text, calls) {
   const parts = cut(text).filter((part) => part.tag || part.text.trim());
   const written = parts.filter((part) => part.tag === "tool_call");
-  const told = written.length === calls.length && calls.every((call) => call.name);
-  const shown = told ? parts.filter((part) => part.tag !== "tool_call") : parts;
+  const named = written.length === calls.length && calls.every((call) => call.name);
+  const shown = named ? parts.filter((part) => part.tag !== "tool_call") : parts;
   if (written.length && !shown.length) return null;
   return el("div", "text", ...shown.map(({ tag, text: inner }) => {
     if (!tag) return el("span", "", inner);

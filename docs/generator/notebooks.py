@@ -1,4 +1,4 @@
-"""The notebooks as pages, with their pictures: whoever wants the other outputs runs them."""
+"""The notebooks as pages, with their pictures: the other outputs are there for those who run them."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class BargainEnv(PlayersEnv):
 
     ## Description
     There are some items of each kind. Their values differ between the two roles, and each knows its own. The roles make
-    offers in turns until one accepts or quits, or the turns are used up: then nobody gets anything.
+    offers in turns until one accepts or quits, or the turns are used up: then no role gets anything.
 
     ## Observation
     `reset` returns the pool, the values, and how many turns there are; if the other role acts first, its offer, too. An

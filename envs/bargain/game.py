@@ -60,9 +60,9 @@ class Bargain(Game):
             complaint = self._propose(tuple(int(one) for one in re.findall(r"\d+", last[2])), talk)
         elif word == "accept" and self.offer is not None:
             self.deal = {self.other(me): self.offer, me: self.rest(self.offer)}
-            self.said.append((me, "The other accepts."))
+            self.spoken.append((me, "The other accepts."))
         elif word == "quit":
-            self.said.append((me, "The other quits."))
+            self.spoken.append((me, "The other quits."))
         else:
             complaint = "There is no offer to accept." if word else 'End with a line "offer: ...", "accept" or "quit".'
         if not complaint:
@@ -81,8 +81,8 @@ class Bargain(Game):
             return f"An offer has {len(self.pool)} numbers, at most {written(self.pool)}."
         self.offer, rest = wanted, self.rest(wanted)
         other = self.other(self.role)
-        told = f"The other takes {written(wanted)}. You get {written(rest)}, worth {self.worth(other, rest)}."
-        self.said.append((self.role, "\n".join(filter(None, [talk.strip()[:_TALK], told]))))
+        split = f"The other takes {written(wanted)}. You get {written(rest)}, worth {self.worth(other, rest)}."
+        self.spoken.append((self.role, "\n".join(filter(None, [talk.strip()[:_TALK], split]))))
         return None
 
     def terms(self, role: str) -> dict[str, float]:

@@ -76,7 +76,7 @@ class Customer:
         self.place = 0  # of the present goal
         self.right: list[bool] = []  # of each goal that is over, whether it was reported as it is
         self.gone = False
-        self._reported: bool | None = None  # whether the present goal was done, once that was said
+        self._reported: bool | None = None  # whether the present goal was done, once that was reported
         self._asked = False  # whether the customer asked for what a report lacked
 
     @property
@@ -99,18 +99,18 @@ class Customer:
         questions = [one for one in sentences if "?" in one and not _MORE.search(one)]
         if any(_CONFIRM.search(one) for one in questions):
             return "Yes, please."
-        said = " ".join(one for one in sentences if "?" not in one)
-        done, refused = _DONE.search(said) is not None, _REFUSED.search(said) is not None
-        refused = refused or ("sorry" in said and not done)  # one may be sorry for the trouble, too
+        stated = " ".join(one for one in sentences if "?" not in one)
+        done, refused = _DONE.search(stated) is not None, _REFUSED.search(stated) is not None
+        refused = refused or ("sorry" in stated and not done)  # one may be sorry for the trouble, too
         if self._reported is None and not (done or refused):
-            if _WAIT.search(said):
+            if _WAIT.search(stated):
                 return self._lose_patience("I am waiting.")
             if any(_MORE.search(one) for one in sentences):
                 return self._lose_patience(self.goal["request"])
             return self._lose_patience(self.words["lost"])
         if self._reported is None:
             self._reported = not refused
-        return self._judge(said)
+        return self._judge(stated)
 
     def _give(self, slots: list[str]) -> str:
         known = {"name": f"My name is {self.person['name']}.", "zip": f"My zip code is {self.person['zip']}."}
@@ -119,14 +119,14 @@ class Customer:
             slots = [slot for slot in slots if slot != "zip"]
         return " ".join(known.get(slot, f"I do not know the {slot}.") for slot in slots)
 
-    def _judge(self, said: str) -> str:
+    def _judge(self, stated: str) -> str:
         """Take a report, or ask for what it lacks."""
         right = self._reported == self.goal["allowed"]
         words, kind, answer = self.goal["asks"][0 if self._reported else 1]
         # Of a report that is wrong nothing more is asked: there is no right answer to it.
         if not (kind and right):
             return self._next(right)
-        found = _numbers(said) if kind == "number" else _states(said)
+        found = _numbers(stated) if kind == "number" else _states(stated)
         if len(found) == 1:
             return self._next(found == {answer})
         first, self._asked = not self._asked, True

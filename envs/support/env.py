@@ -33,16 +33,16 @@ class SupportEnv(ToolEnv):
 
     ## Observation
     `reset` returns the first request. A turn with calls returns their results, or lines that start with "Error:"; a
-    turn without one is said to the customer, who answers.
+    turn without one goes to the customer, who answers.
 
     ## Action
     Free text. Calls in Hermes form, such as `<tool_call>{"name": "get_order", "arguments": {"order":
     "W1234"}}</tool_call>`, several per turn if wanted; else a message to the customer.
 
     ## Reward
-    - `solved` (weight 1): at the end the database is what it should be, the customer was told for each goal whether it
-      was done or refused, and each question was answered right.
-    - `database`, `said` (0): the first of these alone, and the share of the goals that were reported right.
+    - `solved` (weight 1): at the end the database is what it should be, each goal was reported to the customer as done
+      or as refused, and each question was answered right.
+    - `database`, `reported` (0): the first of these alone, and the share of the goals that were reported right.
 
     A question has one answer: a message with two numbers, or two states, where one was asked for answers nothing.
 
@@ -65,13 +65,13 @@ class SupportEnv(ToolEnv):
 
     ## References
     The shape is that of tau-bench (Yao et al., arXiv:2406.12045): a user, tools on a database, a policy document, and a
-    reward for the final state and for what the user was told. Its user is a language model; ours is not.
+    reward for the final state and for what was reported to the user. Its user is a language model; ours is not.
 
     ## Versions
     v0: first version.
     """
 
-    reward_weights: ClassVar[Mapping[str, float]] = {"solved": 1.0, "database": 0.0, "said": 0.0}
+    reward_weights: ClassVar[Mapping[str, float]] = {"solved": 1.0, "database": 0.0, "reported": 0.0}
     default_system_prompt: ClassVar[str] = (
         "You help customers of a shop. Look things up and change them with the tools; what you write without a call is "
         "said to the customer.\n"
@@ -113,9 +113,9 @@ class SupportEnv(ToolEnv):
         if not customer.gone:
             return Reply(words, source="user:customer")
         right = self.database.content == self._wanted
-        said = sum(customer.right) / len(customer.goals)
-        solved = float(right and said == 1.0)
-        terms = {"solved": solved, "database": float(right), "said": said}
+        reported = sum(customer.right) / len(customer.goals)
+        solved = float(right and reported == 1.0)
+        terms = {"solved": solved, "database": float(right), "reported": reported}
         return Reply(words, terms=terms, terminated=True, success=bool(solved), source="user:customer", metrics=terms)
 
     def expert_action(self, style: str = "default") -> str:
@@ -148,5 +148,5 @@ class SupportEnv(ToolEnv):
 
     def random_action(self, rng: np.random.Generator) -> str:
         """Call a tool, ask for the name, or report that all is done or refused."""
-        said = (_IDENTITY, "Done.", "Sorry, that is not possible.")
-        return said[int(rng.integers(3))] if rng.random() < 0.4 else super().random_action(rng)
+        reports = (_IDENTITY, "Done.", "Sorry, that is not possible.")
+        return reports[int(rng.integers(3))] if rng.random() < 0.4 else super().random_action(rng)

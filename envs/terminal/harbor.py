@@ -8,7 +8,7 @@
 
 There is no Docker here, so that a Dockerfile may name a plain image, copy files, and set variables and the working
 folder. What needs more is `Unfit`, with the reason: a task that runs without half of what it was made for would score
-what nobody meant.
+something else.
 """
 
 from __future__ import annotations

@@ -107,13 +107,13 @@ class SharedBucket(Bucket):
 
     def grow(self, size: int) -> None:
         super().grow(size)
-        # Once for each memory: torch counts who was told and who is done, and takes it back when these are equal.
-        _, *told = self.memory.untyped_storage()._share_cuda_()
-        self._told = [base64.b64encode(value).decode() if isinstance(value, bytes) else value for value in told]
+        # Once for each memory: torch counts who was given it and who is done, and takes it back when these are equal.
+        _, *handle = self.memory.untyped_storage()._share_cuda_()
+        self._handle = [base64.b64encode(value).decode() if isinstance(value, bytes) else value for value in handle]
 
     def address(self, used: int) -> Address:
         torch.cuda.synchronize(self.device)  # so far the GPU has only been asked to fill it
-        return self._told
+        return self._handle
 
     def close(self) -> None:
         super().close()

@@ -116,7 +116,7 @@ class VLLMServerPolicy(ServedPolicy):
             raise
 
     def take_load(self) -> dict[str, float]:
-        """As `Measured`: how full this rank's servers were, whoever filled them."""
+        """As `Measured`: how full this rank's servers were, by this run or by others."""
         return self._cache.take()
 
     def submit(self, request: Request) -> None:

@@ -146,20 +146,20 @@ class _Draft:
         if sent and status == "delivered":
             state = ("Why not? How many days ago did it come?", "number", str(days))
         amount = ("How much do I get back?", "number", str(item["price"]))
-        told = f"You get {item['price']} dollars back."
+        done = f"You get {item['price']} dollars back."
         why = f"It came {days} days ago." if state[1] == "number" else f"It is {status}."
         if kind == "cancel":
             total = sum(one["price"] for one in items.values())
-            amount, told = (amount[0], "number", str(total)), f"You get {total} dollars back."
+            amount, done = (amount[0], "number", str(total)), f"You get {total} dollars back."
         elif kind == "exchange":
             stock = self.products[item["product"]][new]
             stock["stock"] = status == "delivered" and (allowed or not late)
             gap = abs(stock["price"] - item["price"])
-            amount, told = ("What is the difference in price?", "number", str(gap)), f"The difference is {gap} dollars."
+            amount, done = ("What is the difference in price?", "number", str(gap)), f"The difference is {gap} dollars."
             call["variant"] = new
         elif kind == "address":
             zip_code = call["zip"] = self._number(5)
-            amount, told = ("", "", ""), ""
+            amount, done = ("", "", ""), ""
         what = f"the {item['variant']} {item['product']}" + (f" of order {number}" if self.numbered else "")
         if not sent:
             what = f"order {number}" if self.numbered else f"my order with {what}"
@@ -179,7 +179,7 @@ class _Draft:
             "reads": [("get_order", {"order": number})]
             + ([("get_product", {"product": item["product"]})] if kind == "exchange" else []),
             "call": (_CALLS[kind], call),
-            "done": f"Done. {told if level.asks else ''}".strip(),
+            "done": f"Done. {done if level.asks else ''}".strip(),
             "refused": f"Sorry, that is not possible. {why}",
         }
         self._take(goal)

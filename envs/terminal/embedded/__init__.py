@@ -5,7 +5,7 @@ have sentences of their own (wording.txt). The kinds are in kinds.py; tests of a
 what it expects.
 
 Left out on purpose: the network, packages, servers, and programs that tests would have to run. A test that runs what a
-policy wrote can be told anything.
+policy wrote can be made to pass.
 """
 
 from __future__ import annotations
