@@ -184,17 +184,7 @@ def known(episode: Any, stop: int) -> list[str]:
 
 def table(results: list[dict[str, Any]]) -> str:
     """Lay the results out: a line per context, means over its seeds with intervals, and how far it is from `append`."""
-    head = [
-        "context",
-        "seeds",
-        "start, sampled",
-        "greedy",
-        "sampled",
-        "minus append",
-        "minus masked",
-        "whole, start",
-        "whole",
-    ]
+    head = "context|seeds|start, sampled|greedy|sampled|minus append|minus masked|whole, start|whole".split("|")
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     after = {(result["name"], result["seed"]): result["after"]["sampled"] for result in results}
     for name in SIDES:
