@@ -8,6 +8,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,17 +31,26 @@ def counting_servers(
     seconds: float,
     dead: Collection[int] = (),
     dying: Collection[int] = (),
-    ended: Collection[int] = (),
+    ended: set[int] | None = None,
+    mute: Collection[int] = (),
 ) -> Iterator[tuple[list[str], list[tuple[int, int, int]]]]:
     """Yield addresses, and what was asked so far: server, first token of the prompt, its length.
 
     Those that are `dead` break all connections, those that are `dying` do when they get weights. The engine of those
-    that are in `ended` has ended, and they answer as vLLM does until it ends itself.
+    that are in `ended` has ended, and they answer as vLLM does until it ends itself. That of the `mute` ends while they
+    sample or take weights, and they keep the call open for ever.
     """
+    ended = set() if ended is None else ended
     asked: list[tuple[int, int, int]] = []
     rng, loop = random.Random(0), asyncio.new_event_loop()
     urls: list[str] = []
     runners: list[Any] = []
+
+    async def end_calls() -> None:
+        calls = asyncio.all_tasks() - {asyncio.current_task()}
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
 
     async def models(request: Any) -> Any:
         return web.json_response({"data": [{"max_model_len": 100_000}]})
@@ -56,9 +66,15 @@ def counting_servers(
                 request.transport.abort()
             return web.Response(status=503 if server in ended else 200)
 
+        async def end_silently() -> None:
+            ended.add(server)
+            await asyncio.sleep(3600)
+
         async def generate(request: Any) -> Any:
             ids = (await request.json())["token_ids"]
             asked.append((server, ids[0], len(ids)))
+            if server in mute:
+                await end_silently()
             if server not in dead:
                 await asyncio.sleep(rng.uniform(0.1, 1.0) * seconds)
             if server in dead:
@@ -70,8 +86,11 @@ def counting_servers(
 
         async def work(request: Any) -> Any:
             """Take weights, and what belongs to them."""
-            if server in dead or (server in dying and "receive_bucket" in await request.text()):
+            first = "receive_bucket" in await request.text()
+            if server in dead or (server in dying and first):
                 request.transport.abort()
+            if server in mute and first:
+                await end_silently()
             return web.json_response({"results": [{"device": "cpu", "dtype": "float32"}], "success": True})
 
         app = web.Application(client_max_size=1 << 30)
@@ -94,6 +113,7 @@ def counting_servers(
     finally:
         for runner in runners:
             asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30)
+        asyncio.run_coroutine_threadsafe(end_calls(), loop).result(30)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
@@ -211,3 +231,30 @@ def test_weights_go_to_the_servers_that_live_and_to_those_that_have_come_back(mo
             dying.clear()
             policy.sync(weights)
             assert policy.living == urls
+
+
+def test_a_server_whose_engine_ends_without_an_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_SILENCE_S", 0.1)
+    mute, ended = set[int](), set[int]()
+    weights = [("a", torch.ones(4))]
+    with counting_servers(2, 0.5, ended=ended, mute=mute) as (urls, _):
+        with closing(VLLMServerPolicy(urls, [EOS], context=100, transfer="files")) as policy:
+            for begin in (partial(policy.sync, weights), partial(play, policy)):
+                mute.add(1)
+                with pytest.warns(UserWarning, match=f"{urls[1]} is left out .* it gives no answer"):
+                    begin()
+                assert policy.living == urls[:1]
+                mute.clear()
+                ended.clear()
+                policy.sync(weights)
+                assert policy.living == urls
+            mute.update((0, 1))
+            with pytest.warns(UserWarning), pytest.raises(RolloutError, match="no answer.*start the server again"):
+                policy.sync(weights)
+
+
+def play(policy: VLLMServerPolicy) -> None:
+    """Let a slow server, and no other, be waited for: an answer that takes longer than silence may last is one."""
+    for number in range(8):
+        policy.submit(Request(number, [number], PARAMS, object()))
+    assert sorted(turn.id for turn in iter_turns(policy)) == list(range(8))

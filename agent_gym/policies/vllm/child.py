@@ -106,9 +106,13 @@ class VLLMChildPolicy(VLLMServerPolicy):
         super().close()
         self._end()
 
-    def _take(self) -> list[Generation]:
+    def poll(self) -> list[Generation]:
         with self._explained():
-            return super()._take()
+            return super().poll()
+
+    def interrupt(self) -> list[Generation]:
+        with self._explained():
+            return super().interrupt()
 
     def _hand_over(self, weights: Weights) -> None:
         self.wake()

@@ -13,7 +13,7 @@ import asyncio
 import time
 import uuid
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -35,7 +35,7 @@ from agent_gym.policies.vllm.weights import WeightSender
 
 _PAUSE_S = 0.5  # before a request is sent again, doubled each time
 _AGAIN_S = 0.25  # before an abort is repeated: what it was meant for may have arrived after it
-_SILENCE_S = 30.0  # without any answer, after which servers are asked whether they live
+_SILENCE_S = 30.0  # of waiting for an answer, after which the server is asked whether it lives
 _HEALTH_S = 10.0
 _LOOK_S = 1.0  # between two looks at what servers publish of their caches
 
@@ -102,7 +102,6 @@ class VLLMServerPolicy(ServedPolicy):
         self._seeds = torch.Generator().manual_seed(seed * 1_000_003 + self._rank)
         self._sender = WeightSender(self, transfer, folder)
         self._retries, self.context = retries, context
-        self._heard = time.monotonic()
         super().__init__("vllm-server")
         self._session: Any = self._call(self._open_session())
         self._cache = CacheLoad()
@@ -123,8 +122,6 @@ class VLLMServerPolicy(ServedPolicy):
         check_request(request, self._pending, self.context)
         url = self._server_for(request.episode)
         self._load[url] += 1
-        if not self._pending:
-            self._heard = time.monotonic()
         name = uuid.uuid4().hex
         seed = seed_of(request.params, self._seeds)
         content = {
@@ -149,22 +146,9 @@ class VLLMServerPolicy(ServedPolicy):
         return home
 
     def poll(self) -> list[Generation]:
-        found = self._take()
+        found = super().poll()
         if any(generation.finish_reason == "abort" for generation in found):
             raise RolloutError(f"a model server aborted a request without being asked to; {', '.join(self._mine)}")
-        return found
-
-    def _take(self) -> list[Generation]:
-        found = super().poll()
-        if self._pending and not found and time.monotonic() - self._heard > _SILENCE_S:
-            for url in set(self._load) - self._down:
-                try:
-                    self._call(self._get(url, "/v1/models"))
-                except (self._aiohttp.ClientError, OSError, TimeoutError) as error:
-                    raise _Lost(_unreachable(url, error, 1)) from error
-            self._heard = time.monotonic()
-        elif found:
-            self._heard = time.monotonic()
         return found
 
     def interrupt(self) -> list[Generation]:
@@ -179,7 +163,7 @@ class VLLMServerPolicy(ServedPolicy):
                     self._leave_out(url, error)
             until = time.monotonic() + _AGAIN_S
             while self._pending and time.monotonic() < until:
-                begun += self._take()
+                begun += super().poll()
         return [generation for generation in begun if generation.token_ids]
 
     async def _generate(self, request: Request, url: str, content: dict[str, Any]) -> Generation:
@@ -304,7 +288,7 @@ class VLLMServerPolicy(ServedPolicy):
 
     async def _open_session(self) -> Any:
         # No limit on connections: the server queues what it cannot decode yet. No limit on time either: a long turn on
-        # a busy server is no failure, and `poll` finds out who is dead.
+        # a busy server is no failure, and `_while_it_lives` finds out who is dead.
         if self._socket is None:
             connector = self._aiohttp.TCPConnector(limit=0)
         else:
@@ -326,21 +310,36 @@ class VLLMServerPolicy(ServedPolicy):
     ) -> Any:
         for attempt in range(self._retries + 1):
             try:
-                async with self._session.post(url + path, data=to_json(content), headers=headers) as answer:
-                    if answer.status == 200:
-                        return from_json(await answer.read() or b"null")
-                    text = (await answer.text())[:300]
-                if answer.status == 409:
+                status, answer = await self._while_it_lives(url, self._send(url + path, content, headers))
+                if status == 200:
+                    return from_json(answer or b"null")
+                text = answer.decode(errors="replace")[:300]
+                if status == 409:
                     raise _Lost(f"the model server {url} was started again and has no weights of this run: {text}")
-                if answer.status >= 500 and not await self._lives(url):
+                if status >= 500 and not await self._lives(url):
                     raise _Lost(f"the engine of the model server {url} has ended: {text}")
-                cure = "; start it with `agent-gym serve model`" if answer.status == 404 else ""
-                raise RolloutError(f"the model server {url} answered {answer.status} to {path}: {text}{cure}")
+                cure = "; start it with `agent-gym serve model`" if status == 404 else ""
+                raise RolloutError(f"the model server {url} answered {status} to {path}: {text}{cure}")
             except (self._aiohttp.ClientError, OSError) as error:
                 if attempt == self._retries or not repeatable:
                     raise _Lost(_unreachable(url, error, attempt + 1)) from error
             await asyncio.sleep(_PAUSE_S * 2**attempt)
         raise AssertionError("the last attempt returns or raises")
+
+    async def _send(self, address: str, content: Any, headers: Mapping[str, str] | None) -> tuple[int, bytes]:
+        async with self._session.post(address, data=to_json(content), headers=headers) as answer:
+            return answer.status, await answer.read()
+
+    async def _while_it_lives(self, url: str, answer: Coroutine[Any, Any, tuple[int, bytes]]) -> tuple[int, bytes]:
+        """Wait as long as the server lives: one whose engine has been killed may keep a call open for ever."""
+        task = asyncio.ensure_future(answer)
+        try:
+            while not (await asyncio.wait([task], timeout=_SILENCE_S))[0]:
+                if not await self._lives(url):
+                    raise _Lost(f"the model server {url} has ended, or its engine has: it gives no answer")
+            return task.result()
+        finally:
+            task.cancel()
 
     async def _get(self, url: str, path: str) -> Any:
         timeout = self._aiohttp.ClientTimeout(total=_HEALTH_S)
@@ -360,7 +359,7 @@ class VLLMServerPolicy(ServedPolicy):
         """Look at the caches of this rank's servers while they have something to do."""
         while True:
             for url in set(self._load) - self._down if self._pending else ():
-                with suppress(self._aiohttp.ClientError, OSError):  # `poll` finds out who is dead
+                with suppress(self._aiohttp.ClientError, OSError):  # who waits for an answer finds out who is dead
                     timeout = self._aiohttp.ClientTimeout(total=_HEALTH_S)
                     async with self._session.get(url + "/metrics", timeout=timeout) as answer:
                         self._cache.read(url, await answer.text())
