@@ -98,13 +98,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    parser = _common.parser(__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4], metavar="N")
-    parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME")
-    parser.add_argument("--steps", type=int, default=20, metavar="N", help="rollouts of 256 episodes")
-    parser.add_argument("--out", type=Path, default=Path("runs/algorithms"), metavar="FOLDER")
-    parser.add_argument("--table", action="store_true", help="run nothing, print the table of what is there")
-    options = parser.parse_args()
+    options = parsed(__doc__, VARIANTS, steps=20, folder="runs/algorithms")
     os.environ |= {"OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
     facts = _common.provenance(PACKAGES)
     _common.print_provenance(facts)
@@ -114,6 +108,17 @@ def main() -> None:
     results = [json.loads(file.read_text()) for file in sorted(options.out.glob("*.json"))]
     print(table(results))
     _common.write_json(options.json, facts=facts, results=results)
+
+
+def parsed(doc: str | None, names: Mapping[str, Any], *, steps: int, folder: str) -> Any:
+    """Read the options of a table whose lines are trained one by one."""
+    parser = _common.parser(doc)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4], metavar="N")
+    parser.add_argument("--only", nargs="+", choices=names, default=list(names), metavar="NAME")
+    parser.add_argument("--steps", type=int, default=steps, metavar="N", help="rollouts of 256 episodes")
+    parser.add_argument("--out", type=Path, default=Path(folder), metavar="FOLDER")
+    parser.add_argument("--table", action="store_true", help="run nothing, print the table of what is there")
+    return parser.parse_args()
 
 
 class Seed:

@@ -32,7 +32,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 import _common
 import gymnasium
-from algorithms import PACKAGES, Seed, interval
+from algorithms import PACKAGES, Seed, interval, parsed
 
 import agent_gym
 from agent_gym.envs.bisect import BisectEnv
@@ -44,13 +44,7 @@ STEPS = 1000  # of imitation
 
 
 def main() -> None:
-    parser = _common.parser(__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4], metavar="N")
-    parser.add_argument("--only", nargs="+", choices=SIDES, default=list(SIDES), metavar="NAME")
-    parser.add_argument("--steps", type=int, default=16, metavar="N", help="rollouts of 256 episodes")
-    parser.add_argument("--out", type=Path, default=Path("runs/summaries"), metavar="FOLDER")
-    parser.add_argument("--table", action="store_true", help="run nothing, print the table of what is there")
-    options = parser.parse_args()
+    options = parsed(__doc__, SIDES, steps=16, folder="runs/summaries")
     os.environ |= {"OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
     facts = _common.provenance(PACKAGES)
     _common.print_provenance(facts)
