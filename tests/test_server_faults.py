@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -136,13 +137,13 @@ def test_killed(healthy: str, when: str, transfer: str, tmp_path: Path) -> None:
     assert distance(one, start) > 1e-3
 
 
-def kill_engine(server: int) -> None:
-    """Kill the engine of a server, a process of its own, and nothing else."""
+def signal_engine(server: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Kill the engine of a server, a process of its own, and nothing else, or send it another signal."""
     listed = subprocess.run(
         ["ps", "-o", "pid=,comm=", "--ppid", str(server)], capture_output=True, text=True, check=True
     )
     [engine] = [int(line.split()[0]) for line in listed.stdout.splitlines() if "Engine" in line]
-    os.kill(engine, signal.SIGKILL)
+    os.kill(engine, number)
 
 
 def test_an_engine_is_killed_and_its_server_answers_that(tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_an_engine_is_killed_and_its_server_answers_that(tmp_path: Path) -> None
         with closing(VLLMServerPolicy(urls, [EOS], context=256)) as policy:
             for request in requests:
                 policy.submit(request)
-            kill_engine(servers[0][1].pid)
+            signal_engine(servers[0][1].pid)
             finished: dict[int, Generation] = {}
             with pytest.warns(UserWarning, match=f"{urls[0]} is left out"):
                 while policy.pending:
@@ -161,7 +162,23 @@ def test_an_engine_is_killed_and_its_server_answers_that(tmp_path: Path) -> None
             assert largest_difference(model, requests, finished) < 1e-5
             for request in requests:
                 policy.submit(request)
-            kill_engine(servers[1][1].pid)
+            signal_engine(servers[1][1].pid)
             with pytest.raises(RolloutError, match=f"{urls[1]} .*--resume_from_checkpoint"):
                 while policy.pending:
                     policy.poll()
+
+
+def test_an_engine_is_killed_while_it_takes_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's server then keeps the call of its workers open, and stops to listen."""
+    monkeypatch.setattr("agent_gym.policies.vllm.server._SILENCE_S", 1.0)
+    model = AutoModelForCausalLM.from_pretrained(model_folder())
+    with model_server(Path(model_folder()), tmp_path / "log.txt", context=256) as (url, server):
+        with closing(VLLMServerPolicy([url], [EOS], context=256)) as policy:
+            policy.sync(model.named_parameters())
+            signal_engine(server.pid, signal.SIGSTOP)
+            killer = threading.Timer(4.0, signal_engine, [server.pid])
+            killer.start()
+            with pytest.raises(RolloutError, match="no answer.*--resume_from_checkpoint"):
+                policy.sync(model.named_parameters())
+            assert killer.finished.is_set(), "it was waited for as long as it lived"
+            killer.join()
