@@ -165,8 +165,8 @@ class Trials:
         return found
 
     def revive(self) -> None:
-        """Start a server if one is needed and there is none."""
-        if self.role == "engine" or (self.server is not None and _healthy(self.url)):
+        """Start a server if one is needed. One whose parts were killed may answer for a while and then end."""
+        if self.role == "engine":
             return
         self.close()
         from agent_gym.policies.vllm.launch import ENVIRONMENT, server_command
@@ -186,16 +186,6 @@ class Trials:
             with suppress(ProcessLookupError):
                 os.killpg(self.server.pid, signal.SIGKILL)
             self.server.wait()
-
-
-def _healthy(url: str) -> bool:
-    import urllib.request
-
-    try:
-        with urllib.request.urlopen(url + "/health", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
 
 
 def _group(pid: int) -> int:
