@@ -169,7 +169,7 @@ def test_an_engine_is_killed_and_its_server_answers_that(tmp_path: Path) -> None
 
 
 def test_an_engine_is_killed_while_it_takes_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM's server then keeps the call of its workers open, and stops to listen."""
+    """vLLM's server then keeps the call of its workers open, and stops listening."""
     monkeypatch.setattr("agent_gym.policies.vllm.server._SILENCE_S", 1.0)
     model = AutoModelForCausalLM.from_pretrained(model_folder())
     with model_server(Path(model_folder()), tmp_path / "log.txt", context=256) as (url, server):
