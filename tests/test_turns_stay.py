@@ -253,6 +253,17 @@ def test_a_server_whose_engine_ends_without_an_answer_is_not_waited_for(monkeypa
                 policy.sync(weights)
 
 
+def test_a_server_that_answers_is_not_asked_whether_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns may be long, and one look that fails would end the run."""
+    monkeypatch.setattr(serving, "_SILENCE_S", 2.0)
+    monkeypatch.delattr(VLLMServerPolicy, "_lives")
+    with counting_servers(1, 4.0) as (urls, _):
+        with closing(VLLMServerPolicy(urls, [EOS], context=100)) as policy:
+            for number in range(96):  # an answer each 40 ms, the last one after 4 s
+                policy.submit(Request(number, [number], PARAMS))
+            assert len(list(iter_turns(policy))) == 96
+
+
 def play(policy: VLLMServerPolicy) -> None:
     """Let a slow server, and no other, be waited for: an answer that takes longer than silence may last is one."""
     for number in range(8):

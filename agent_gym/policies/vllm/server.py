@@ -35,7 +35,7 @@ from agent_gym.policies.vllm.weights import WeightSender
 
 _PAUSE_S = 0.5  # before a request is sent again, doubled each time
 _AGAIN_S = 0.25  # before an abort is repeated: what it was meant for may have arrived after it
-_SILENCE_S = 30.0  # of waiting for an answer, after which the server is asked whether it lives
+_SILENCE_S = 30.0  # of a server, after which it is asked whether it lives
 _HEALTH_S = 10.0
 _LOOK_S = 1.0  # between two looks at what servers publish of their caches
 
@@ -102,6 +102,7 @@ class VLLMServerPolicy(ServedPolicy):
         self._seeds = torch.Generator().manual_seed(seed * 1_000_003 + self._rank)
         self._sender = WeightSender(self, transfer, folder)
         self._retries, self.context = retries, context
+        self._heard = dict.fromkeys(self.urls, 0.0)  # when each server answered last
         super().__init__("vllm-server")
         self._session: Any = self._call(self._open_session())
         self._cache = CacheLoad()
@@ -311,6 +312,7 @@ class VLLMServerPolicy(ServedPolicy):
         for attempt in range(self._retries + 1):
             try:
                 status, answer = await self._while_it_lives(url, self._send(url + path, content, headers))
+                self._heard[url] = time.monotonic()
                 if status == 200:
                     return from_json(answer or b"null")
                 text = answer.decode(errors="replace")[:300]
@@ -322,7 +324,8 @@ class VLLMServerPolicy(ServedPolicy):
                 raise RolloutError(f"the model server {url} answered {status} to {path}: {text}{cure}")
             except (self._aiohttp.ClientError, OSError) as error:
                 if attempt == self._retries or not repeatable:
-                    raise _Lost(_unreachable(url, error, attempt + 1)) from error
+                    what = f"{type(error).__name__}: {error}), tried {attempt + 1} times"
+                    raise _Lost(f"the model server {url} cannot be reached ({what}") from error
             await asyncio.sleep(_PAUSE_S * 2**attempt)
         raise AssertionError("the last attempt returns or raises")
 
@@ -335,7 +338,7 @@ class VLLMServerPolicy(ServedPolicy):
         task = asyncio.ensure_future(answer)
         try:
             while not (await asyncio.wait([task], timeout=_SILENCE_S))[0]:
-                if not await self._lives(url):
+                if time.monotonic() - self._heard[url] > _SILENCE_S and not await self._lives(url):
                     raise _Lost(f"the model server {url} has ended, or its engine has: it gives no answer")
             return task.result()
         finally:
@@ -351,6 +354,7 @@ class VLLMServerPolicy(ServedPolicy):
         """Whether a server answers, and its engine, which is a process of its own, has not ended."""
         try:
             await self._get(url, "/health")
+            self._heard[url] = time.monotonic()
             return True
         except (self._aiohttp.ClientError, OSError):
             return False
@@ -393,7 +397,3 @@ class VLLMServerPolicy(ServedPolicy):
 
     def _check_start(self) -> None:
         """Raise `ConfigError` if it is known that a server will not come."""
-
-
-def _unreachable(url: str, error: Exception, tries: int) -> str:
-    return f"the model server {url} cannot be reached ({type(error).__name__}: {error}), tried {tries} times"
