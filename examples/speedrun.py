@@ -23,6 +23,7 @@ import torch
 from trl import SFTConfig
 
 from agent_gym.chat import ChatRenderer
+from agent_gym.cores import fast_in_bf16
 from agent_gym.data import model_source
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import EvalResult, make_specs, summarize
@@ -190,12 +191,16 @@ class Speedrun:
             self.policy: Any = build_policy(self.model, renderer, self.args)
         self.args.use_vllm = not isinstance(self.policy, TransformersPolicy)
         self.engine = "vllm" if self.args.use_vllm else "transformers"
-        self.log(f"Going on with the {self.engine} engine")
+        number = "bfloat16" if self.args.bf16 else "float32"
+        self.log(f"Going on with the {self.engine} engine, {torch.get_num_threads()} threads, {number}")
         return settings
 
     def _device(self) -> dict[str, Any]:
-        """A model that was not made on the spot is trained on the GPU where there is one."""
-        return {"use_cpu": False} if self.preset.model is not None and torch.cuda.is_available() else {}
+        """A model that was not made on the spot is trained on a GPU if there is one, and in bf16 where that is fast."""
+        if self.preset.model is None:
+            return {}
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return {"use_cpu": device == "cpu", "bf16": self.preset.grpo.get("bf16", True) and fast_in_bf16(device)}
 
     @contextlib.contextmanager
     def _timed(self, stage: str) -> Iterator[None]:

@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 from transformers.integrations import is_deepspeed_zero3_enabled
 from trl.trainer.utils import use_adapter
 
+from agent_gym.cores import use_cores
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.images import Vision
 from agent_gym.policies.processors import image_inputs
@@ -71,6 +72,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        use_cores(self.model)
         self._chunks = cast(int, self.args.steps_per_generation)
         self._generated: Batch = {}
         self._generated_in = -1  # number of the rollout

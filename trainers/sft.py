@@ -22,6 +22,7 @@ from transformers import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
 from agent_gym.chat import ChatRenderer
+from agent_gym.cores import use_cores
 from agent_gym.data import model_source
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
@@ -171,6 +172,7 @@ def train_sft(
     model = model_source(model) if isinstance(model, str) else model
     trainer = _LabelledTokens(model=model, args=args, train_dataset=dataset, processing_class=tokenizer, **kwargs)
     warn_of_rounding(trainer)
+    use_cores(trainer.model)
     context = getattr(cast(Any, trainer.model).config.get_text_config(), "max_position_embeddings", None)
     if context is not None and longest > context:
         raise ConfigError(

@@ -114,9 +114,9 @@ def speedrun(argv: Sequence[str]) -> int:
     parser.flag(
         "--preset",
         "with a tiny model made on the spot, minutes on two cores, with controls: bisect, learning to search; bargain, "
-        "to wait; support, to keep rules; webshop, to shop; alfworld, to find things; cpu, to calculate; smollm2: as "
-        "bisect with SmolLM2-135M (agent-gym prepare smollm2); gpu: Qwen2.5-1.5B-Instruct on real GSM8K; from a made "
-        "start: hotpotqa, to look up; maze, with a model that reads images; retool, to run programs",
+        "to wait; support, to keep rules; webshop, to shop; alfworld, to find things; cpu, to calculate; retool, to "
+        "run programs; maze, with a model that reads images; hotpotqa, to look up; smollm2: as bisect with "
+        "SmolLM2-135M (agent-gym prepare smollm2); gpu: Qwen2.5-1.5B-Instruct on real GSM8K",
         choices=_PRESETS,
         default="bisect",
     )

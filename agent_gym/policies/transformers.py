@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from agent_gym.cores import use_cores
 from agent_gym.errors import ConfigError
 from agent_gym.policies.base import FinishReason, Generation, Request, SamplingParams, check_request
 from agent_gym.policies.processors import image_inputs, rotary_positions
@@ -97,6 +98,7 @@ class TransformersPolicy:
         if not eos_token_ids:
             raise ConfigError("eos_token_ids is empty; without an end of turn every turn runs to max_tokens")
         self.model: Any = model
+        use_cores(model)
         self.eos_token_ids, self.pad_token_id = frozenset(eos_token_ids), pad_token_id
         self.max_batch_tokens, self.vision = max_batch_tokens, vision
         config: Any = model.config

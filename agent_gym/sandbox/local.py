@@ -13,6 +13,7 @@ from dataclasses import asdict
 from functools import cache
 from typing import Any
 
+from agent_gym.cores import cores
 from agent_gym.errors import ConfigError, whole_number
 from agent_gym.sandbox.base import Execution, Limits, SandboxError, SandboxUnavailable
 from agent_gym.sandbox.inside import Message, seccomp
@@ -103,9 +104,8 @@ class LocalSandbox(ForkServers):
             raise ConfigError(f"waive is {waive!r}; it must be a set of names among {', '.join(PROPERTIES)}")
         if sys.platform != "linux":
             raise SandboxUnavailable("everything", f"this is {sys.platform}, and the mechanisms are Linux's")
-        cores = len(os.sched_getaffinity(0))
-        self.servers = whole_number("servers", servers or min(cores, _MOST_SERVERS), 1)
-        self.slots = whole_number("slots", slots or 2 * cores, 1)
+        self.servers = whole_number("servers", servers or min(cores(), _MOST_SERVERS), 1)
+        self.slots = whole_number("slots", slots or 2 * cores(), 1)
         if seccomp.MACHINE not in seccomp.COLUMNS:
             raise SandboxUnavailable("everything", f"no table of system calls for {seccomp.MACHINE}")
         for call, argument in (("memfd_create", "probe"), ("pidfd_open", os.getpid())):

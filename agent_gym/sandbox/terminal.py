@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Self
 
+from agent_gym.cores import cores
 from agent_gym.errors import ConfigError
 from agent_gym.sandbox.base import Execution, Limits, SandboxError, SandboxUnavailable
 from agent_gym.sandbox.inside import Exit, Message, Setup, seccomp
@@ -110,7 +111,7 @@ class TerminalSandbox(ForkServers):
             raise TerminalUnavailable(f"this is {sys.platform} on {os.uname().machine}")
         if not shutil.which("bash", path="/bin"):
             raise TerminalUnavailable("there is no /bin/bash")
-        self.servers, self.slots = 1, 2 * len(os.sched_getaffinity(0))
+        self.servers, self.slots = 1, 2 * cores()
         self._setup = _setup()
         super().__init__()
         self._verify()

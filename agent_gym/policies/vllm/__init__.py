@@ -18,14 +18,12 @@ from collections.abc import Collection, Sequence
 from importlib import metadata
 from typing import Any
 
+from agent_gym.cores import begin_with_one_thread
 from agent_gym.policies.base import FinishReason, SamplingParams
 
 # Only defaults: a value that the user exported wins.
 _DEFAULTS = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
 _CPU_DEFAULTS = {
-    # One thread each: trainer, engine and environments share the cores, and threads that fight for them cost more than
-    # they bring (26 s against 2 s for one training step on a busy machine with two cores).
-    "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "TORCH_CPP_LOG_LEVEL": "ERROR",  # hides a notice about NUMA, one per engine
 }
@@ -43,6 +41,8 @@ def set_environment() -> None:
     """Set what the user has not set."""
     for name, value in (_DEFAULTS | (_CPU_DEFAULTS if is_cpu_build() else {})).items():
         os.environ.setdefault(name, value)
+    if is_cpu_build():
+        begin_with_one_thread()
     # Not a default but a must: an engine core in another process cannot be handed weights.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     # vLLM configures its loggers while it is imported. What it logs before that, and where TRL has imported it already,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from agent_gym.cores import use_cores
 from agent_gym.data import model_source
 from agent_gym.errors import ConfigError, RolloutError, require
 from agent_gym.installed import install_command
@@ -138,6 +139,7 @@ class VLLMPolicy:
         self._cache.count_preemptions(self._scheduler)
         if self._on_cpu:
             process.install_sampler(self._worker.model_runner)
+            use_cores(self._worker.model_runner.get_model())
 
     @property
     def pending(self) -> int:
