@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from trainer_tools import ENV, batches_of, distance, in_ranks, lora, make_trainer, model_folder, weights  # noqa: E402
+from trainer_tools import ENV, distance, in_ranks, lora, make_trainer, model_folder, weights  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from agent_gym.rollout import EpisodeSpec  # noqa: E402
@@ -89,24 +89,6 @@ def test_engine_and_trainer_agree(tmp_path: Path, tied: bool, temperature: float
         assert len(logs) == 4
         assert max(log["sampling/logp_difference_max"] for log in logs) <= TOLERANCE
         assert all(log["sampling/ratio_mean"] == pytest.approx(1.0, abs=1e-4) for log in logs)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_the_engines_logprobs_save_a_pass_and_change_nothing(engine: str | None, tmp_path: Path) -> None:
-    logs = {}
-    for old in ("trainer", "engine"):
-        trainer = parity_trainer(tmp_path / old, engine, old_logps=old, num_iterations=2, max_steps=2)
-        batches = batches_of(trainer)
-        trainer.train()
-        trainer.runner.policy.close()
-        assert [name in batches[0] for name in ("old_logps", "engine_ratio")] == [
-            old == "trainer",
-            old == "trainer" and engine == "vllm",
-        ]
-        logs[old] = [[log["loss"], log["grad_norm"]] for log in trainer.state.log_history if "grad_norm" in log]
-    first, second = logs["trainer"]
-    assert first != pytest.approx(second, rel=0.01)
-    assert logs["engine"] == [pytest.approx(first, rel=1e-3, abs=1e-5), pytest.approx(second, rel=1e-3, abs=1e-5)]
 
 
 TARGETS = [pytest.param(["q_proj", "v_proj"], marks=pytest.mark.slow), ["down_proj", "embed_tokens"]]

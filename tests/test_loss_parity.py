@@ -127,9 +127,7 @@ def on_both(
     if trainer.beta:
         batch["ref_logps"] = logps + off_reference
     inputs = in_layout_of_trl(batch)
-    if ours.get("old_logps") == "engine":
-        batch["engine_logps"] = batch.pop("old_logps")
-    elif ours.get("use_vllm"):
+    if ours.get("use_vllm"):
         batch["engine_logps"] = logps - off
         stock.use_vllm = True  # after its engine would have been built
         ratio = off.exp().clamp(max=stock.vllm_importance_sampling_clip_max)
@@ -171,12 +169,6 @@ def test_trl_computes_the_same_loss_before_the_first_update(tmp_path: Path) -> N
     on_both(tmp_path, {"beta": 0.1}, {"beta": 0.1}, fresh=True)
     options = {"vllm_importance_sampling_clip_max": 1.2, "vllm_importance_sampling_mode": "token_truncate"}
     on_both(tmp_path, {"use_vllm": True, **options}, options, fresh=True)
-
-
-@pytest.mark.parametrize("level", ["token", "sequence"])
-def test_the_engines_logprobs_are_the_old_ones_without_a_second_ratio(tmp_path: Path, level: str) -> None:
-    options = {"importance_sampling_level": level, "epsilon": 0.01}
-    on_both(tmp_path, {"old_logps": "engine", "use_vllm": True, **options}, options)
 
 
 STEP = {"importance_sampling_level": "step", "epsilon": 0.01}

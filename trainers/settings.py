@@ -169,11 +169,6 @@ class AgentSettings:
     importance_sampling_level: Literal["token", "step", "sequence"] = _loss(
         "token", "Over what the probability ratio is taken: token, step (GSPO per step) or sequence (row)."
     )
-    old_logps: Literal["trainer", "engine"] = _loss(
-        "trainer",
-        "Whose logprobs the probability ratio starts from: the trainer's, by a pass over all rows before the first "
-        "update, or those that the engine sampled with, without a pass and without a ratio between the two.",
-    )
     kl_in: Literal["loss", "reward"] = _loss(
         "loss",
         "Where beta x KL goes: loss (k3 x probability ratio; k3 alone with use_bias_correction_kl false) or reward "
