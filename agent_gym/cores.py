@@ -1,4 +1,4 @@
-"""What a CPU computes with: how many threads, and which type of numbers.
+"""How many threads a CPU computes with.
 
 A tiny model is fastest with one thread: trainer, engine and environments share the cores, and threads that fight for
 them cost more than they bring. A model of 135M parameters takes half of the time with two. So a process of the command
@@ -47,10 +47,3 @@ def cores() -> int:
         quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split())
         count = min(count, max(1, quota // period))
     return count
-
-
-def fast_in_bf16(device: str) -> bool:
-    """Whether a device has instructions for bfloat16; a CPU without them computes it far slower than float32."""
-    import torch
-
-    return torch.cuda.is_bf16_supported() if device != "cpu" else torch.cpu._is_avx512_bf16_supported()

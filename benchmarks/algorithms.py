@@ -236,7 +236,7 @@ class Seed:
     def measure(self, trainer: Any) -> dict[str, Any]:
         """Play the test tasks, greedily and sampled."""
         from agent_gym.evaluate import make_specs, summarize
-        from agent_gym.examples.controls import ATTEMPTS
+        from agent_gym.examples.presets import ATTEMPTS
 
         preset, found = self.preset, {}
         where: Any = {"split": "test", "episodes": self.tests, "seed": self.seed}

@@ -28,7 +28,7 @@ import _common
 import torch
 from transformers import AutoModelForCausalLM
 
-from agent_gym.cores import cores, fast_in_bf16
+from agent_gym.cores import cores
 from agent_gym.data import model_source
 from agent_gym.errors import ConfigError
 from agent_gym.examples.tiny import make_tiny_model
@@ -78,7 +78,8 @@ def main() -> None:
     args = parser.parse_args()
     facts = _common.provenance(["torch", "transformers"])
     _common.print_provenance(facts)
-    print(f"{cores()} cores, {args.busy} busy processes; instructions for bfloat16: {fast_in_bf16('cpu')}")
+    native = torch.cpu._is_avx512_bf16_supported()
+    print(f"{cores()} cores, {args.busy} busy processes; instructions for bfloat16: {'yes' if native else 'no'}")
     settings = [(threads, bf16) for bf16 in (False, True) for threads in (1, cores())]
     measured = []
     for name, model in models():

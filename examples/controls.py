@@ -27,16 +27,12 @@ from transformers import TrainerCallback
 
 from agent_gym.evaluate import EvalResult, make_specs
 from agent_gym.evaluate.panels import opened_env
-from agent_gym.examples.presets import Controls, Imitation, Preset
+from agent_gym.examples.presets import ATTEMPTS, Controls, Imitation, Preset
 from agent_gym.examples.tables import estimate
 from agent_gym.rollout import Episode, EpisodeSpec, Row, derive_seed
 
 WARMUP = 0.05
 """Share of a control's seconds in which its rate rises: Adam begins anew."""
-
-ATTEMPTS = 8
-"""At each test task where a preset has controls: there may be few, and pass@8 is the headroom of a start."""
-
 
 Clock = Callable[[], float]
 """`time.process_time` on a CPU, `time.perf_counter` on a GPU."""

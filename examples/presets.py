@@ -14,6 +14,9 @@ from agent_gym.errors import ConfigError
 from agent_gym.evaluate.panels import opened_env
 from agent_gym.examples import text_of
 
+ATTEMPTS = 8
+"""Of a start at each test task, where a preset has controls: there may be few, and pass@8 is the headroom."""
+
 
 @dataclass(frozen=True, slots=True)
 class Imitation:
@@ -57,6 +60,7 @@ class Preset:
     dev_tasks: int = 200
     test_split: str = "test"  # of the results table
     test_tasks: int | None = 500
+    attempts: int = ATTEMPTS  # at each test task where sampled, if there are controls; the start has `ATTEMPTS`
     needs_gpu: bool = False
     controls: Controls | None = None  # None for a run without; they need at least one phase of imitation
 

@@ -23,17 +23,16 @@ import torch
 from trl import SFTConfig
 
 from agent_gym.chat import ChatRenderer
-from agent_gym.cores import fast_in_bf16
 from agent_gym.data import model_source
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import EvalResult, make_specs, summarize
 from agent_gym.evaluate.compare import Run
 from agent_gym.examples import text_of
-from agent_gym.examples.controls import ATTEMPTS, Round, StepClock, UntilUsedUp, endless, imitate_itself, prove_start
+from agent_gym.examples.controls import Round, StepClock, UntilUsedUp, endless, imitate_itself, prove_start
 from agent_gym.examples.dashboard import StepLines, evaluations, watch
 from agent_gym.examples.figure import draw, over_runs
 from agent_gym.examples.imitation import QUIET, Demonstrations, imitate, imitation_settings
-from agent_gym.examples.presets import PRESETS, Controls, Preset
+from agent_gym.examples.presets import ATTEMPTS, PRESETS, Controls, Preset
 from agent_gym.examples.tables import (
     differences,
     differences_table,
@@ -145,7 +144,7 @@ class Speedrun:
             with self._timed("imitation"):
                 shown = imitate(preset, phase, self.model, self.tokenizer, settings, [StepLines(self.log)])
             self.shown.append(shown)
-            self._evaluate(phase.name, self.model)
+            self._evaluate(phase.name, self.model, ATTEMPTS)
         if preset.imitation:
             if self.rows[-1][-1].success < RARE:
                 self.log(text_of("rare.txt").format(env_id=preset.env_id, env_kwargs=dict(preset.env_kwargs)))
@@ -196,11 +195,9 @@ class Speedrun:
         return settings
 
     def _device(self) -> dict[str, Any]:
-        """A model that was not made on the spot is trained on a GPU if there is one, and in bf16 where that is fast."""
-        if self.preset.model is None:
-            return {}
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        return {"use_cpu": device == "cpu", "bf16": self.preset.grpo.get("bf16", True) and fast_in_bf16(device)}
+        """A model that was not made on the spot is trained on the GPU where there is one, in bf16."""
+        gpu = self.preset.model is not None and torch.cuda.is_available()
+        return {"use_cpu": False, "bf16": True} if gpu else {}
 
     @contextlib.contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
@@ -240,9 +237,9 @@ class Speedrun:
         model.train(training)
         return episodes
 
-    def _evaluate(self, name: str, model: Any) -> None:
-        """Play the test tasks, greedily and sampled."""
-        attempts = ATTEMPTS if self.preset.controls else 1
+    def _evaluate(self, name: str, model: Any, attempts: int | None = None) -> None:
+        """Play the test tasks, greedily and sampled, several times where there are controls to compare with."""
+        attempts = (attempts or self.preset.attempts) if self.preset.controls else 1
         with self._runner() as runner:
             for decoding, temperature, size in (("greedy", 0.0, 1), ("sampled", 1.0, attempts)):
                 specs = self._specs(self.preset.test_split, self.preset.test_tasks, size)

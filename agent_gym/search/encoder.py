@@ -20,7 +20,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from agent_gym.cores import fast_in_bf16
 from agent_gym.errors import ConfigError, EnvFailure, require, whole_number
 from agent_gym.search.base import Document
 
@@ -156,7 +155,9 @@ class _ModelEncoder:
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise ConfigError(f"device is {device!r}, and PyTorch finds no GPU here; use device='cpu'")
         if dtype == "auto":
-            dtype = "bfloat16" if fast_in_bf16(device) else "float32"
+            # A CPU without these instructions computes bfloat16 too, slower than float32.
+            native = torch.cuda.is_bf16_supported() if device != "cpu" else torch.cpu._is_avx512_bf16_supported()
+            dtype = "bfloat16" if native else "float32"
         if dtype not in ("float32", "bfloat16"):
             raise ConfigError(f"dtype is {dtype!r}; it must be 'auto', 'float32' or 'bfloat16'")
         self._device, self._batch_size = device, batch_size

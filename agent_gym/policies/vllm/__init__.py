@@ -64,8 +64,8 @@ def engine_arguments(context: int, kv_cache_gib: float) -> dict[str, Any]:
     """Engine arguments for a CPU."""
     return {
         "enforce_eager": True,
-        # The smallest block that attention on a CPU takes. Only whole blocks are found again in the prefix cache, and
-        # with vLLM's 128 tokens the short turns of small models hardly fill one.
+        # The smallest block that vLLM offers on a CPU. Only whole blocks are found again in the prefix cache, and with
+        # its 128 tokens the short turns of small models hardly fill one.
         "block_size": 32,
         "kv_cache_memory_bytes": int(kv_cache_gib * 2**30),
         # A seeded request whose prompt is prefilled in parts crashes the engine: vLLM winds its generator back by an

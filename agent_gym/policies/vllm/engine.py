@@ -118,6 +118,7 @@ class VLLMPolicy:
         }
         if self._on_cpu:
             arguments |= engine_arguments(context, kv_cache_gib)
+            arguments["block_size"] = process.block_size(arguments["block_size"])
             process.pass_over_impostors()
             if vision is not None:
                 process.see_without_torchvision()
