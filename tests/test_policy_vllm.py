@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import random
 import sys
 from collections.abc import Iterator
@@ -79,6 +80,25 @@ def test_the_trainer_may_end_the_process_group_first(path: Path) -> None:
     assert run(second, requests) == before
     second.close()
     assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or torch.cpu._is_amx_tile_supported(), reason="its kernel takes blocks of 32 tokens"
+)
+def test_sixteen_tokens_are_found_again_in_the_cache(path: Path) -> None:
+    policy = VLLMPolicy(path, [EOS], context=64, kv_cache_gib=0.1)
+    computed, schedule = [], policy._scheduler.schedule
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        output = schedule(*args, **kwargs)
+        computed.append(output.total_num_scheduled_tokens)
+        return output
+
+    policy._scheduler.schedule = counting
+    with closing(policy):
+        for number, ids in enumerate((range(3, 23), range(3, 43), [*range(3, 18), 90])):
+            run(policy, [Request(number, list(ids), SamplingParams(1, temperature=0.0))])
+    assert [count for count in computed if count] == [20, 40 - 16, 16]
 
 
 def test_wrong_set_ups_are_refused_with_the_cure(path: Path, tmp_path: Path) -> None:
