@@ -29,15 +29,14 @@ def begin_with_one_thread() -> None:
 
 
 def use_cores(model: Any) -> None:
-    """Let torch compute with all cores for a large model, or with one thread for a small one.
+    """Let torch compute with all cores if a model is large.
 
     Nothing changes where the user has exported OMP_NUM_THREADS. Processes that this one starts have one thread each.
     """
-    if _one_thread:
+    if _one_thread and sum(weight.numel() for weight in model.parameters()) >= LARGE:
         import torch
 
-        large = sum(weight.numel() for weight in model.parameters()) >= LARGE
-        torch.set_num_threads(cores() if large else 1)
+        torch.set_num_threads(cores())
 
 
 def cores() -> int:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from agent_gym import cores as module
-from agent_gym.cores import LARGE, cores
+from agent_gym.cores import cores
 
 CODE = """
 from agent_gym.policies.vllm import set_environment
@@ -21,14 +21,14 @@ module.cores = lambda: 3
 def model(weights):
     return torch.nn.Linear(weights, 1, bias=False, device="meta")
 threads = [torch.get_num_threads()]
-for weights in (module.LARGE, 1000, module.LARGE):
+for weights in (1000, module.LARGE):
     module.use_cores(model(weights))
     threads.append(torch.get_num_threads())
 print(*threads)
 """
 
 
-@pytest.mark.parametrize(("exported", "threads"), [(None, "1 3 1 3"), ("2", "2 2 2 2"), ("1", "1 1 1 1")])
+@pytest.mark.parametrize(("exported", "threads"), [(None, "1 1 3"), ("2", "2 2 2"), ("1", "1 1 1")])
 def test_a_large_model_has_all_cores_unless_the_user_exported_a_number(exported: str | None, threads: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     environment |= {"OMP_NUM_THREADS": exported} if exported else {}
@@ -54,4 +54,4 @@ def test_a_machine_without_control_groups_has_its_cores(monkeypatch) -> None:
         raise FileNotFoundError
 
     monkeypatch.setattr(module.Path, "read_text", missing)
-    assert cores() == 5 and LARGE > 1_000_000
+    assert cores() == 5
