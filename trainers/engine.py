@@ -135,8 +135,9 @@ def _in_own_process(args: AgentGRPOConfig, renderer: ChatRenderer) -> bool:
 def _engine_dtype(args: AgentGRPOConfig, base: Any) -> str | None:
     """Return the type in which the loss is computed, for the engine; None is float32 on a CPU.
 
-    On two CPU cores rollouts of SmolLM2 in bfloat16 take 0.6 of their time in float32. On a GPU vLLM left alone would
-    serve a checkpoint in float32 in 16 bits.
+    On two CPU cores with instructions for bfloat16 rollouts of SmolLM2 in it take 0.6 of their time in float32, and on
+    cores without them many times as long (`benchmarks/cores.py`). On a GPU vLLM left alone would serve a checkpoint in
+    float32 in 16 bits.
     """
     if args.bf16:
         return "bfloat16"
