@@ -12,6 +12,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from agent_gym.errors import require
+
 LARGE = 20_000_000
 """Weights from which all cores are used. The tiny models of the presets have 0.3 million, SmolLM2 has 135."""
 
@@ -34,9 +36,7 @@ def use_cores(model: Any) -> None:
     Nothing changes where the user has exported OMP_NUM_THREADS. Processes that this one starts have one thread each.
     """
     if _one_thread and sum(weight.numel() for weight in model.parameters()) >= LARGE:
-        import torch
-
-        torch.set_num_threads(cores())
+        require("torch", "train").set_num_threads(cores())
 
 
 def cores() -> int:

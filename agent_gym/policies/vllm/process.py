@@ -142,8 +142,8 @@ def block_size(usual: int) -> int:
     """Let attention on a CPU take blocks of 16 tokens, where it has a kernel for them, and return the size to ask for.
 
     Only whole blocks are found again in the prefix cache: behind each turn of an episode half a block is computed anew.
-    vLLM offers multiples of 32 and has "vec16", which takes 16. With them a rollout of short turns takes 0.72 of the
-    time (`benchmarks/blocks.py`). Kernels of Arm and of AMX are made for 32.
+    vLLM offers multiples of 32 and has "vec16", which takes 16. With them a rollout of short turns takes three quarters
+    of the time (`benchmarks/blocks.py`). Kernels of Arm and of AMX are made for 32.
     """
     if platform.machine() not in ("x86_64", "AMD64") or torch.cpu._is_amx_tile_supported():
         return usual
