@@ -83,8 +83,8 @@ def main() -> None:
     settings = [(threads, bf16) for bf16 in (False, True) for threads in (1, cores())]
     measured = []
     for name, model in models():
-        size, rounds = sum(weight.numel() for weight in model.parameters()), 1 if args.quick else 3
-        repeats = 20 if name == "tiny" and not args.quick else 1
+        size, tiny = sum(weight.numel() for weight in model.parameters()), name == "tiny" and not args.quick
+        rounds, repeats = (3, 20) if tiny else (1, 1)
         times: dict[tuple[int, bool], list[float]] = {setting: [] for setting in settings}
         with busy(args.busy):
             seconds(model, 1, False, 1)

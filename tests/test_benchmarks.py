@@ -65,7 +65,6 @@ def test_both_sides_of_the_rollout_benchmark_do_the_same_work(tmp_path):
         pytest.param("summaries.py --seeds 0 --only 'summarize, masked'", "results", "masked |", marks=VLLM),
         ("alfworld.py", "milliseconds", "KiB per environment"),
         ("contexts.py", "rows", ""),
-        ("cores.py --busy 1", "measured", "threads, bfloat16"),
         ("distillation.py", "runs", "KL to the teacher"),
         ("env_steps.py", "rounds", "benchmarks/setup_peers.sh"),
         ("ladder.py GSM8K-v0 Bisect-v0", "measurements", "AgentR1/Bisect-v0           5"),
