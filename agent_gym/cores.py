@@ -1,7 +1,7 @@
 """How many threads a CPU computes with.
 
 A tiny model is fastest with one thread: trainer, engine and environments share the cores, and threads that fight for
-them cost more than they bring. A model of 135M parameters takes half of the time with two. So a process of the command
+them cost more than they bring. A model of 135M parameters is 1.8 times as fast with two. So a process of the command
 line begins with one, and whatever holds a model asks for all cores once it knows how large the model is.
 """
 
