@@ -191,7 +191,7 @@ class Speedrun:
         self.args.use_vllm = not isinstance(self.policy, TransformersPolicy)
         self.engine = "vllm" if self.args.use_vllm else "transformers"
         number = "bfloat16" if self.args.bf16 else "float32"
-        self.log(f"Going on with the {self.engine} engine, {torch.get_num_threads()} threads, {number}")
+        self.log(f"Going on with the {self.engine} engine, {number}, threads: {torch.get_num_threads()}")
         return settings
 
     def _device(self) -> dict[str, Any]:
