@@ -201,19 +201,25 @@ def test_a_leaderboard_holds_apart_what_is_not_comparable(played: Path, tmp_path
     evil = {**random, "policy": "<script>alert(1)</script>"}
     old = copy.deepcopy(expert)
     old["panel"].update(version=0, prompts_sha256="0" * 64)
+    longer = copy.deepcopy(expert)
+    longer["environment"].update(max_turns=6)
     write_cards(tmp_path / "new.card.json", [evil, expert])
+    write_cards(tmp_path / "six.card.json", [longer])
     (tmp_path / "deep").mkdir()
     write_cards(tmp_path / "deep" / "card.json", [old], training={})
     assert main(["leaderboard", str(tmp_path), "--title", "a & b"]) == 0
     lines = capsys.readouterr().out.splitlines()
     tables = [n for n, line in enumerate(lines) if line.startswith(BISECT)]
-    assert [lines[n][-9:] for n in tables] == ["version 1", "version 0"], "the newest first"
-    assert "not comparable with version 1 of this panel" in lines[tables[1] + 1]
+    assert [lines[n][-9:] for n in tables] == ["version 1", "version 1", "version 0"], "the newest first"
+    assert [line for line in lines if line.startswith("turns: ")] == ["turns: 5", "turns: 6", "turns: 5"]
+    assert "not comparable with version 1 of this panel" in lines[tables[2] + 1]
     names = [line.split("  ")[0] for line in lines if re.search(r" to .*%", line)]
-    assert names == ["expert (new)", "<script>alert(1)</script> (new)", "expert (deep/card.json)"], "the best first"
+    assert names == ["expert (new)", "<script>alert(1)</script> (new)", "expert (six)", "expert (deep/card.json)"], (
+        "the best first"
+    )
     page = (tmp_path / "leaderboard.html").read_text(encoding="utf-8")
     assert "a &amp; b" in page and "<script" not in page and not re.search(r"https?:|src=|href=", page)
-    assert page.count("<table>") == 2 and "not comparable with version 1" in page
+    assert page.count("<table>") == 3 and "not comparable with version 1" in page
 
 
 def test_a_folder_without_cards_is_named(tmp_path: Path, capsys: Captured) -> None:

@@ -74,7 +74,7 @@ def certify(argv: Sequence[str]) -> int:
 
 def info(argv: Sequence[str]) -> int:
     """Print the card of an environment: what it is, spaces, arguments, rewards, tools, baselines, an episode."""
-    parser = Parser("info", info.__doc__, config=False)
+    parser = Parser("info", info.__doc__)
     parser.add_env()
     parser.add_env_kwargs("arguments with which the example is played, for an id that needs some")
     arguments = parser.parse(argv)

@@ -39,7 +39,7 @@ _ENDING = (
 
 def compare(argv: Sequence[str]) -> int:
     """Compare runs on the tasks that they share: differences with 95% intervals and paired tests."""
-    parser = Parser("compare", compare.__doc__, config=False)
+    parser = Parser("compare", compare.__doc__)
     help_text = "trajectory files of `eval` or `rollout`; the first policy in the first file is what others are held to"
     parser.flag("files FILE.jsonl", help_text, nargs="+")
     parser.flag("--anyway", "also compare what by its cards is not comparable; the output says so", action="store_true")
@@ -90,7 +90,7 @@ def _pairs(runs: Sequence[Run]) -> Iterator[tuple[Run, Run]]:
 
 def leaderboard(argv: Sequence[str]) -> int:
     """Build a page from the cards of evaluations and runs, with a table for each set of them that is comparable."""
-    parser = Parser("leaderboard", leaderboard.__doc__, config=False)
+    parser = Parser("leaderboard", leaderboard.__doc__)
     parser.flag("folder DIR", "folder with X.card.json of evaluations and card.json of runs, however deep")
     parser.flag("--output FILE", "the page; default: DIR/leaderboard.html")
     parser.flag("--title", "heading of the page", default="Leaderboard")
@@ -112,7 +112,7 @@ def leaderboard(argv: Sequence[str]) -> int:
             groups.setdefault(key, []).append({**card, "policy": f"{policy} ({name})"})
     panels = [_panel(group) for group in groups.values()]
     newest = dict(sorted((panel["name"], panel["version"]) for panel in panels))  # the last one of a name stays
-    tables = sorted((_heading(group, newest), _rows(group)) for group in groups.values())
+    tables = sorted(((_heading(group, newest), _rows(group)) for group in groups.values()), key=lambda table: table[0])
     sections = [_section(heading, rows) for (_, *heading), rows in tables]
     with writing(output, "name another file with --output"):
         output.write_text(plain_page(arguments.title, sections, _ENDING), encoding="utf-8")
@@ -133,7 +133,8 @@ def _heading(cards: Cards, newest: Mapping[str, int]) -> tuple[Any, ...]:
     what = f"panel {name}, version {now}" if name else f"no panel, split {panel['split']}"
     grade = f"not comparable with version {last} of this panel" if name and now < last else ""
     hashes = f"openings {panel['prompts_sha256'][:16]}, gold answers {panel['golds_sha256'][:16]}"
-    facts = [f"{key}: {json.dumps(common[key])}" for key in ("protocol", "reward weights", "arguments", "limits")]
+    shared = ("protocol", "reward weights", "arguments", "turns", "limits", "judge")
+    facts = [f"{key}: {json.dumps(common[key])}" for key in shared if common[key] is not None]
     place = panel["env_id"], not name, name, -now
     return place, f"{panel['env_id']}, {what}", grade, f"{panel['tasks']} tasks, {hashes}", *facts
 
@@ -249,7 +250,7 @@ def calibrate(argv: Sequence[str]) -> int:
     from agent_gym.judges.calibrate import calibrate as measure
     from agent_gym.judges.calibrate import read_labels
 
-    parser = Parser("calibrate", calibrate.__doc__, config=False)
+    parser = Parser("calibrate", calibrate.__doc__)
     parser.flag("judge JUDGE", "a yaml or toml file with a judge, as for --judge of other commands")
     help_text = "episodes of `rollout` or `eval`, labelled by their success, or lines with messages and a label"
     parser.flag("labels LABELS.jsonl", help_text)

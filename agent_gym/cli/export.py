@@ -20,7 +20,7 @@ def export(argv: Sequence[str]) -> int:
 
 def _export_model(argv: Sequence[str]) -> int:
     """Write a trained model as a plain Hugging Face folder with a model card, for transformers, vLLM and the hub."""
-    parser = Parser("export model", _export_model.__doc__, config=False)
+    parser = Parser("export model", _export_model.__doc__)
     parser.flag("checkpoint RUN", "folder of a run (its last checkpoint counts) or a checkpoint")
     parser.flag("out OUT", "a new folder")
     parser.flag("--merge_adapter", "merge a LoRA adapter into its base model", action="store_true")
@@ -53,7 +53,7 @@ def _export_model(argv: Sequence[str]) -> int:
 
 def _export_trajectories(argv: Sequence[str]) -> int:
     """Write trajectories as a data set: a folder with parquet and a card."""
-    parser = Parser("export trajectories", _export_trajectories.__doc__, config=False)
+    parser = Parser("export trajectories", _export_trajectories.__doc__)
     parser.flag("files FILE", "trajectory files (.jsonl), and last the new folder OUT", nargs="+")
     help_text = (
         "trajectories: an episode per row, with all that happened; sft: token ids with a mask of the policy's tokens, "
@@ -84,7 +84,7 @@ def _export_trajectories(argv: Sequence[str]) -> int:
 
 def _export_tasks(argv: Sequence[str]) -> int:
     """Write tasks as a policy sees them first, with hashes of that and of the gold answers, and a panel of them."""
-    parser = Parser("export tasks", _export_tasks.__doc__, config=False)
+    parser = Parser("export tasks", _export_tasks.__doc__)
     parser.add_env()
     parser.flag("out OUT.jsonl", "a line per task; OUT.json gets the panel, for eval --panel, which is named OUT")
     parser.flag("--split", "split to take the tasks from", default="test")
@@ -109,7 +109,7 @@ def _export_tasks(argv: Sequence[str]) -> int:
 
 def _export_panels(argv: Sequence[str]) -> int:
     """Make the panels of all environments of agent_gym anew; those that change get the next version."""
-    parser = Parser("export panels", _export_panels.__doc__, config=False)
+    parser = Parser("export panels", _export_panels.__doc__)
     parser.flag("out OUT", "a folder; in a clone: registry/panels")
     write_panels(Path(parser.parse(argv).out))
     return 0

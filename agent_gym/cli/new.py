@@ -45,7 +45,7 @@ _LONGEST = 200  # characters of an answer that a policy can be asked to repeat
 
 def new(argv: Sequence[str]) -> int:
     """Write a folder with an environment that works, its registration and its test: yours to change."""
-    parser = Parser("new", new.__doc__, config=False)
+    parser = Parser("new", new.__doc__)
     parser.flag("kind", "what to make", choices=("env",))
     parser.flag("name", "name of the package, for example my_task")
     parser.flag("--folder", "where to; default: a folder of that name, here")

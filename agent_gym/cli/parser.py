@@ -27,22 +27,21 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are `ConfigError`s; it offers `--config` unless `config` is false.
+    """An argument parser whose errors are `ConfigError`s, with `--config` for every command.
 
     A command's docstring is its summary in `--help`.
 
     Flags are written with underscores, as TRL writes them; dashes mean the same.
     """
 
-    def __init__(self, command: str, summary: str | None, *, config: bool = True) -> None:
+    def __init__(self, command: str, summary: str | None) -> None:
         super().__init__(
             prog=f"agent-gym {command}", description=summary, allow_abbrev=False, formatter_class=_HelpFormatter
         )
         self.command = command
         self.flag = self.group()
-        if config:
-            help_text = "a yaml file with any of these arguments; the command line wins over it"
-            self.flag("--config FILE", help_text, default=argparse.SUPPRESS)
+        help_text = "a yaml file with any of these arguments; the command line wins over it"
+        self.flag("--config FILE", help_text, default=argparse.SUPPRESS)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -137,7 +136,7 @@ def run_kind(
             with suppress(SystemExit):
                 run(["--help"])
         return 0
-    parser = Parser(command, summary, config=False)
+    parser = Parser(command, summary)
     parser.flag("what", f"what to {command}; --help explains the flags of each", choices=list(kinds))
     parser.parse(argv)
     raise AssertionError("the parser accepts nothing else")

@@ -39,7 +39,7 @@ _FENCE = '"""'
 
 def play(argv: Sequence[str]) -> int:
     """Play one episode yourself: read the task, write your turns, see the rewards."""
-    parser = Parser("play", play.__doc__, config=False)
+    parser = Parser("play", play.__doc__)
     parser.add_env()
     parser.add_env_kwargs()
     _add_task(parser.flag, "split to take the task from; default: the environment's own")

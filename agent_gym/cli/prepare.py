@@ -28,7 +28,7 @@ def prepare(argv: Sequence[str]) -> int:
 
     recipes = "\n".join(f"  {name:<19}{recipe.summary}" for name, recipe in RECIPES.items())
     summary = f"{prepare.__doc__}\n\nrecipes:\n{recipes}"
-    parser = Parser("prepare", summary, config=False)
+    parser = Parser("prepare", summary)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.flag("recipe RECIPE", "what to prepare", choices=list(RECIPES))
     help_text = "files, folders or https addresses of files to take instead of the hub, in the form of the source"
@@ -69,7 +69,7 @@ def prepare(argv: Sequence[str]) -> int:
 
 def plan(argv: Sequence[str]) -> int:
     """Estimate the memory of a training run and name a layout that fits."""
-    parser = Parser("plan", plan.__doc__, config=False)
+    parser = Parser("plan", plan.__doc__)
     parser.flag("--model", "folder or hub id", required=True)
     parser.flag("--gpus NxGIB", "for example 4x80", type=_gpus, required=True)
     parser.flag("--max_episode_tokens", "tokens of the longest context", type=positive, default=4096)
@@ -162,7 +162,7 @@ def _command(one: Estimate, arguments: argparse.Namespace, gib: float) -> str:
 
 def doctor(argv: Sequence[str]) -> int:
     """Try all that training needs of this machine, with random weights; exit status 1 if a stage failed."""
-    parser = Parser("doctor", doctor.__doc__, config=False)
+    parser = Parser("doctor", doctor.__doc__)
     parser.flag("--gpus N", "how many GPUs to try; default: all that torch sees", type=positive)
     parser.flag("--cpu", "everything but the device: tiny shapes, two processes, no GPU", action="store_true")
     parser.flag("--only STAGES", f"some of {','.join(STAGES)}", type=_stages)

@@ -44,7 +44,7 @@ def _last_checkpoint(folder: Path) -> int | None:
 
 def runs(argv: Sequence[str]) -> int:
     """List the runs in a folder: status, step, last numbers."""
-    parser = Parser("runs", runs.__doc__, config=False)
+    parser = Parser("runs", runs.__doc__)
     parser.flag("folder FOLDER", "where to look", nargs="?", default="runs")
     parser.flag("--json", "print JSON instead of a table", action="store_true")
     arguments = parser.parse(argv)
@@ -79,7 +79,7 @@ def resume(argv: Sequence[str]) -> int:
     """Go on with a run from its last checkpoint, with the settings that it was started with."""
     from agent_gym.cli.main import main
 
-    parser = Parser("resume", resume.__doc__, config=False)
+    parser = Parser("resume", resume.__doc__)
     parser.flag("folder RUN", "the run's folder; settings behind it win, for example --max_steps 200")
     arguments = parser.parse(argv[:1])
     folder = Path(arguments.folder).absolute()

@@ -52,7 +52,7 @@ _HOW = {
 
 def list_envs(argv: Sequence[str]) -> int:
     """Show the environments: id, what it is, tools, the extra that it needs."""
-    parser = Parser("list", list_envs.__doc__, config=False)
+    parser = Parser("list", list_envs.__doc__)
     parser.flag("--json", "print JSON instead of a table", action="store_true")
     if parser.parse(argv).json:
         print(json.dumps([dataclasses.asdict(entry) for entry in entries()], indent=2, default=dict))
@@ -72,7 +72,7 @@ def completion(argv: Sequence[str]) -> int:
     if argv and argv[0] == "words":
         print(*_words(argv[1:]), sep="\n")
         return 0
-    parser = Parser("completion", completion.__doc__, config=False)
+    parser = Parser("completion", completion.__doc__)
     parser.epilog = "use it:  " + "; ".join(" ".join(line.split()) for line in _HOW.values())
     parser.flag("shell", "the shell", choices=list(_SCRIPTS))
     print(_SCRIPTS[parser.parse(argv).shell], end="")

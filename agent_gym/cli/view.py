@@ -45,7 +45,7 @@ def named(files: Sequence[str]) -> list[tuple[str, str]]:
 
 def view(argv: Sequence[str]) -> int:
     """Turn trajectories, or a run, into HTML pages that open anywhere, without a server or a network."""
-    parser = Parser("view", view.__doc__, config=False)
+    parser = Parser("view", view.__doc__)
     help_text = (
         "a trajectory file (.jsonl) or a folder of them; two are two runs, compared task by task; or a run's folder"
     )
@@ -133,7 +133,7 @@ def _show(runs: Mapping[str, Sequence[Path]], number: int | None) -> None:
 
 def figure(argv: Sequence[str]) -> int:
     """Draw the runs of a speedrun as one picture: success over steps with its band, controls, tool calls, tokens."""
-    parser = Parser("figure", figure.__doc__, config=False)
+    parser = Parser("figure", figure.__doc__)
     parser.flag("folder FOLDER", "what `agent-gym speedrun --seeds 0,1,2 --output_dir FOLDER` has left")
     parser.flag("--output FILE.png", "the picture, and beside it the same as .svg; default: FOLDER/figure.png")
     arguments = parser.parse(argv)
