@@ -152,8 +152,7 @@ def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any,
         engine = "vllm" if find_spec("vllm") else "transformers"
     announce(f"loading {model} into {'vLLM' if engine == 'vllm' else 'transformers'}")
     model = model_source(model)
-    if engine == "vllm":
-        set_environment()
+    set_environment()
     tokenizer = load_tokenizer(model)
     renderer = ChatRenderer.of(tokenizer)
     transformers = require("transformers", "train")

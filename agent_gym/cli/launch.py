@@ -53,10 +53,9 @@ def train(name: str, argv: Sequence[str], *, launched: bool = False) -> int:
             return over_seeds(name, argv, seed_list(seeds), str(folder))
         announce("importing torch and TRL")
     quiet()
-    if name != "sft":
-        from agent_gym.policies.vllm import set_environment
+    from agent_gym.policies.vllm import set_environment
 
-        set_environment()
+    set_environment()
     from agent_gym.cli.train import COMMANDS, TrainingParser
 
     check, run_training = COMMANDS[name]
