@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import gymnasium
 import pytest
+from judge_tools import judged_by
 from rollout_tools import RandomWriter, play, roll
 
 from agent_gym import ConfigError, EnvFailure
@@ -167,10 +168,14 @@ def test_parts_are_whole_episodes_of_one_role(tokenizer: Any) -> None:
         assert from_record(to_record(right)).spec.role == "right"
 
 
-def test_a_failure_fails_both_roles_and_other_contexts_are_refused(tokenizer: Any) -> None:
-    act = lambda episode: "break" if len(episode.steps) == 2 and episode.spec.index == 0 else "a"  # noqa: E731
+@pytest.mark.parametrize("turn", [0, 1, 2])  # before a role has acted, too
+def test_a_failure_fails_both_roles(tokenizer: Any, turn: int) -> None:
+    act = lambda episode: "break" if len(episode.steps) == turn and episode.spec.index == 0 else "a"  # noqa: E731
     broken, fine = roll(tokenizer, specs(2, opponent="self"), act)
     assert [math.isnan(part.reward) for part in (*by_role(broken), *by_role(fine))] == [True, True, False, False]
+
+
+def test_other_contexts_and_roles_are_refused(tokenizer: Any) -> None:
     with pytest.raises(ConfigError, match="left, right.*leave context out"):
         roll(tokenizer, specs(1, opponent="self"), lambda episode: "a", context="window:1")
     for wrong in ({"opponent": "nobody"}, {"role": "middle"}):
@@ -252,6 +257,17 @@ def test_every_kind_of_estimator_takes_the_roles_as_episodes(tmp_path: Path, est
     assert int((batch["episode_of"] >= 0).sum()) == 2 * len(episodes)
     if estimator == "grpo":  # zero-sum: in a group of games without roles there would be no spread at all
         assert trainer.state.log_history[0]["reward_std"] > 0
+
+
+def test_training_refuses_what_has_no_meaning_for_a_role(tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    from trainer_tools import make_trainer
+
+    options: dict[str, Any] = {"env": "Toy/Duel-v0", "env_kwargs": {"opponent": "self"}, "max_steps": 1}
+    with judged_by(lambda asked: [5]) as (judge, _), pytest.raises(ConfigError, match="judge scores whole episodes"):
+        make_trainer(tmp_path, judge=judge, **options).train()
+    with pytest.raises(ConfigError, match="max_refills replaces tasks by their groups, and in self-play each role has"):
+        make_trainer(tmp_path, max_refills=1, **options).train()
 
 
 @pytest.mark.parametrize("uses", [1, 2])

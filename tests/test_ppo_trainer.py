@@ -215,6 +215,24 @@ def test_vllm_plays_with_the_policy_alone(tmp_path: Path) -> None:
 def test_only_its_own_settings_are_taken(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="args is of class AgentGRPOConfig; AgentPPOTrainer takes AgentPPOConfig"):
         AgentPPOTrainer(model_folder(), ENV, settings(tmp_path))
+    mine = torch.optim.SGD(torch.nn.Linear(1, 1).parameters())
+    with pytest.raises(ConfigError, match="made before the critic .*set learning_rate, critic_learning_rate"):
+        AgentPPOTrainer(model_folder(), ENV, optimizers=(mine, None))
+
+
+def test_gradients_of_fp16_are_unscaled_once(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, ppo=True, max_steps=1)
+    optimizer = trainer.accelerator.prepare(trainer.create_optimizer())
+    accelerator, scaler = trainer.accelerator, torch.amp.GradScaler("cpu", init_scale=8.0)
+    accelerator.native_amp, accelerator.state._mixed_precision, accelerator.scaler = True, "fp16", scaler
+    try:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        scaler.scale(sum(p.sum() for p in parameters)).backward()
+        trainer.args.max_grad_norm = 1e9
+        trainer._clip_grad_norm(trainer.model)
+        assert all((p.grad == 1).all() for p in parameters)
+    finally:
+        accelerator.state._mixed_precision = "no"  # it is one for the process
 
 
 def test_the_critic_is_in_float32_whatever_the_policy_is_stored_in(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ pytest.importorskip("trl")
 from test_continuous import SERVER, Slow, watch  # noqa: E402
 from trainer_tools import ENV, RandomPolicy, make_trainer  # noqa: E402
 
+from agent_gym.errors import RolloutError  # noqa: E402
 from agent_gym.rollout import derive_seed  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
 
@@ -35,11 +35,9 @@ def build(folder: Path, **options: Any) -> Any:
 
 
 def run(trainer: Any, resume: Any = None) -> list[list[Any]]:
-    """Train without a warning that something was discarded, and return the episodes of each rollout."""
+    """Train, and return the episodes of each rollout."""
     seen = watch(trainer)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*are discarded", category=RuntimeWarning)
-        trainer.train(resume_from_checkpoint=resume)
+    trainer.train(resume_from_checkpoint=resume)
     return seen
 
 
@@ -77,9 +75,22 @@ def test_no_rollout_is_skipped_or_played_twice_and_a_resumed_run_counts_on(tmp_p
         assert run(resumed) == whole, "training again begins anew"
 
 
-def test_groups_that_are_discarded_are_named(tmp_path: Path) -> None:
-    trainer = build(tmp_path, max_staleness=1)
-    run(trainer)
-    trainer.scheduler._continuous._in_play[3] = []
-    with pytest.warns(RuntimeWarning, match=r"batches \[3\] that were in play are discarded"):
+@pytest.mark.parametrize("way", [{}, SERVER], ids=["process", "server"])
+def test_training_again_after_an_error_plays_anew_what_was_in_play(tmp_path: Path, way: dict[str, Any]) -> None:
+    whole = run(build(tmp_path / "whole", max_staleness=1, **way))
+    trainer = build(tmp_path / "again", max_staleness=1, **way)
+    policy, calls = trainer.scheduler.policy, []
+    poll = policy.poll
+
+    def failing() -> Any:
+        calls.append(None)
+        if len(calls) == 3:
+            raise RolloutError("the engine is gone")
+        return poll()
+
+    policy.poll = failing
+    with pytest.raises(RolloutError, match="gone"):
         trainer.train()
+    again = run(trainer)
+    assert [*map(Counter, again)] == [*map(Counter, whole)]
+    assert all(log["episode/turns"] for log in trainer.state.log_history if "loss" in log)

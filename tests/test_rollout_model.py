@@ -48,6 +48,15 @@ def test_a_model_rolls_out_with_the_logprobs_of_one_forward_pass(policy: Any, to
     assert drifted > 5, "these ids would not survive decoding and encoding"
 
 
+def test_an_episode_ends_where_the_context_of_the_model_does(policy: Any, tokenizer: Any) -> None:
+    """And not the rollout, whose other episodes are whole."""
+    short = TransformersPolicy(policy.model, policy.eos_token_ids, policy.pad_token_id, tokenizer.decode)
+    short.context = 300
+    episodes = play(short, tokenizer, counting(4, max_turns=99), Budget(max_turn_tokens=40, max_tokens=4000))
+    assert {episode.truncation for episode in episodes} == {"tokens"}
+    assert max(len(row.token_ids) for episode in episodes for row in episode.rows) == 300
+
+
 @pytest.mark.parametrize("context", ["window:2", "summarize:420"])
 def test_logprobs_of_rewritten_contexts_are_those_of_their_rows(policy: Any, tokenizer: Any, context: str) -> None:
     """Each row by itself: what stood in an earlier context and was forgotten has no part in it."""

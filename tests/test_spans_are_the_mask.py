@@ -22,7 +22,8 @@ from agent_gym import Span  # noqa: E402
 from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.errors import EnvFailure, RolloutError  # noqa: E402
 from agent_gym.evaluate import episode_values  # noqa: E402
-from agent_gym.rollout import Budget, Episode, EpisodeSpec, Runner, from_record, to_record  # noqa: E402
+from agent_gym.policies.base import Generation  # noqa: E402
+from agent_gym.rollout import Budget, Episode, EpisodeSpec, Row, Runner, from_record, to_record  # noqa: E402
 from agent_gym.trainers.batch import WORLD, collate, training_episode  # noqa: E402
 from agent_gym.trainers.credit import Timeline  # noqa: E402
 from agent_gym.trainers.export_trajectories import export_trajectories  # noqa: E402
@@ -159,6 +160,18 @@ def test_every_reader_has_the_mask_that_the_environment_reported(
         assert [str(cell) for cell in tokens.cells] == [str(len(mine))]
         exported = export_trajectories([record], tmp_path / f"{number}")
         assert sum(sum(row["action_mask"]) for row in exported[0]["rows"]) == len(mine)
+
+
+def test_numbers_follow_the_turns_where_an_earlier_row_goes_on() -> None:
+    episode = Episode(EpisodeSpec("Toy/Counting-v0"))
+    episode.rows.append(Row())
+    episode.row.extend([1, 2], [Span(0, 2, "user", -1)])
+    for context, ids in ((None, [10, 11]), ([5, 6, 7], [20]), ([1, 2, 10, 11, 8], [30, 31])):
+        if context is not None:
+            episode.rewrite(context)
+        episode.record_unanswered(Generation(0, ids, [-0.1] * len(ids), "stop", [(0, len(ids))]), "")
+    assert [step.row for step in episode.steps] == [0, 1, 0]
+    assert over_rows(episode, [1, 2, 3, 4, 5]) == [[0, 0, 1, 2, 0, 4, 5], [0, 0, 0, 3]]
 
 
 def test_a_turn_of_the_world_stays_context_where_the_context_is_condensed(tokenizer: Any) -> None:

@@ -261,6 +261,8 @@ def test_a_server_teaches_as_the_model_here_does(tmp_path: Path) -> None:
             ConfigError, match="reads 300 tokens, and a row may have 300: start it with --max-model-len"
         ):
             make_trainer(tmp_path, teacher=url, max_episode_tokens=300)
+        with pytest.raises(RolloutError, match="reads 300 tokens, and a row has 300, its hint included"):
+            ServedScores(url, AutoTokenizer.from_pretrained(teacher()), 200).logprobs([[5] * 2, [5] * 300])
     assert (here["advantages"] - there["advantages"]).abs().max() < 1e-5 < here["advantages"].abs().max()
     with serving(Scores(teacher(), spelled="x")) as url, pytest.raises(ConfigError, match="another vocabulary"):
         make_trainer(tmp_path, teacher=url)
@@ -279,7 +281,7 @@ def test_a_real_server_scores_rows(tmp_path: Path) -> None:
         rows = [list(range(3, 3 + n)) for n in (2, 40, 300)]
         for row, found in zip(rows, scores.logprobs(rows), strict=True):
             assert (torch.tensor(found) - plain(model, row)).abs().max() < 1e-4
-        with pytest.raises(RolloutError, match="answered 400"):
+        with pytest.raises(RolloutError, match="reads 512 tokens, and a row has 600, its hint included"):
             scores.logprobs([[5] * 600])
         tokenizer.add_tokens(["<new>"])
         with pytest.raises(ConfigError, match="cannot read the policy's vocabulary"):
@@ -314,6 +316,14 @@ def test_two_processes_end_with_the_weights_of_one(tmp_path: Path, kind: str) ->
 
 
 # Demonstrations beside rollouts.
+
+
+def test_demonstrations_are_shown_in_the_context_of_the_rollouts(tmp_path: Path) -> None:
+    rows = {}
+    for context in ("append", "window:1"):
+        _, (batch,), _ = trained(tmp_path, max_steps=1, context=context, sft_coef=0.5, sft_share=1.0)
+        rows[context] = int(batch["sft_weights"].any(1).sum())
+    assert rows["window:1"] > rows["append"] > 0, "a row for each turn, and not for each episode"
 
 
 @pytest.mark.parametrize("ppo", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["grpo", "ppo"])

@@ -21,7 +21,6 @@ time is long, and a policy that is trained on the rest learns to be short.
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ContinuousRollouts:
-    """Begins the batches of coming rollouts, and returns that of the present one.
+    """Begins the batches of coming rollouts, and returns that of the present one; each call of `train` has its own.
 
     Processes take equal shares of each batch, in whole groups. Nothing of it is in checkpoints: a run that is resumed
     plays what was in play anew. A checkpoint made between two updates on the same rollout plays that rollout again, as
@@ -48,14 +47,6 @@ class ContinuousRollouts:
         """Return this process's episodes of the present rollout, as soon as they are over."""
         scheduler, number = self._scheduler, self._trainer._rollout_number
         wanted = range(number, min(number + self._trainer.args.stale_rollouts + 1, scheduler.rollouts))
-        if foreign := self._in_play.keys() - wanted:
-            warnings.warn(
-                f"batches {sorted(foreign)} that were in play are discarded: other tasks come next than those that "
-                "were foreseen. This is usual once after a second call of train()",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-            self._in_play, self._missing = {}, Counter()
         fresh = [batch for batch in wanted if batch not in self._in_play]
 
         def play() -> list[Episode]:
@@ -72,10 +63,9 @@ class ContinuousRollouts:
         share = tasks // self._trainer.accelerator.num_processes
         first = batch * tasks + rank * share
         specs = self._scheduler.group_specs(range(first, first + share))
-        missing = self._missing  # of a batch that is discarded, so that its episodes count for no other
-        missing[batch] = len(specs)
+        self._missing[batch] = len(specs)
 
         def ended(_: Episode) -> None:
-            missing[batch] -= 1
+            self._missing[batch] -= 1
 
         self._in_play[batch] = self._scheduler.stream.add(specs, self._trainer.temperature, ended)

@@ -38,7 +38,8 @@ class Demonstrations:
     def _runner(self) -> Runner:
         args, renderer = self._trainer.args, self._trainer.renderer
         policy = ScriptedPolicy(_expert, renderer.encode_action)
-        return Runner(policy, renderer, args.budget, workers=args.env_workers, env_processes=args.env_processes)
+        threads = {"workers": args.env_workers, "env_processes": args.env_processes}
+        return Runner(policy, renderer, args.budget, context=args.context, **threads)
 
     def add(self, batch: Batch, played: Sequence[Episode]) -> Batch:
         """Return a batch with the expert's rows on tasks of this process: one episode of a task, those that it solved.

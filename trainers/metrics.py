@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -128,9 +129,15 @@ def write_episodes(
 
 
 def over_rows(episode: Episode, per_token: Sequence[float]) -> list[list[float]]:
-    """Lay one number per token of the policy over the rows of an episode, 0 on all other tokens."""
+    """Lay one number per token of the policy, in the order of its turns, over the rows of an episode, 0 elsewhere."""
     numbers = iter(per_token)
-    return [[next(numbers) if mine else 0.0 for mine in row.action_mask] for row in episode.rows]
+    rows = [[0.0] * len(row.token_ids) for row in episode.rows]
+    turns = ((span, row) for found, row in zip(episode.rows, rows, strict=True) for span in found.spans)
+    # A row that was left for another may go on later, so that its turns are not one behind the other.
+    for span, row in sorted(turns, key=lambda turn: turn[0].step):
+        if kind_of(span.source) == "agent":
+            row[span.start : span.stop] = itertools.islice(numbers, span.stop - span.start)
+    return rows
 
 
 def completion_table(episodes: Sequence[Episode], credit: Sequence[TokenCredit | None]) -> dict[str, list[Any]]:

@@ -30,7 +30,8 @@ from agent_gym.trainers.rows import Scores
 class AgentPPOTrainer(AgentGRPOTrainer):
     """Train a language model on an environment by PPO (arXiv:1707.06347) with a critic.
 
-    Arguments and errors are those of `AgentGRPOTrainer`; `args` is an `AgentPPOConfig`.
+    Arguments and errors are those of `AgentGRPOTrainer`; `args` is an `AgentPPOConfig`, and `optimizers`
+    has no optimizer.
     """
 
     _tag_names = ["trl", "agent-gym", "ppo"]
@@ -42,6 +43,11 @@ class AgentPPOTrainer(AgentGRPOTrainer):
     def __init__(self, model: Any, env: str | None = None, args: AgentPPOConfig | None = None, **kwargs: Any) -> None:
         if args is not None and not isinstance(args, AgentPPOConfig):
             raise ConfigError(f"args is of class {type(args).__name__}; AgentPPOTrainer takes AgentPPOConfig")
+        if kwargs.get("optimizers", (None, None))[0] is not None:
+            raise ConfigError(
+                "optimizers has an optimizer, which was made before the critic and would never train it: leave it, and "
+                "set learning_rate, critic_learning_rate and optim"
+            )
         settings = AgentPPOConfig if args is None else args  # the class holds the defaults
         init: Any = args.model_init_kwargs if args is not None and isinstance(model, str) else None
         # Before TRL puts an adapter into the model: the critic starts from the plain weights.
@@ -138,9 +144,10 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         critic = list(self.accelerator.unwrap_model(model).critic.parameters())
         known = {id(parameter) for parameter in critic}
         policy = [parameter for parameter in model.parameters() if id(parameter) not in known]
-        norm = self.accelerator.clip_grad_norm_(critic, self.args.max_grad_norm)
+        self.accelerator.unscale_gradients()  # of fp16, once: accelerate's own clipping does so at each call
+        norm = torch.nn.utils.clip_grad_norm_(critic, self.args.max_grad_norm)
         self.record({"critic/grad_norm": float(norm)})
-        return self.accelerator.clip_grad_norm_(policy, self.args.max_grad_norm)
+        return torch.nn.utils.clip_grad_norm_(policy, self.args.max_grad_norm)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         folder = str(output_dir if output_dir is not None else self.args.output_dir)

@@ -56,8 +56,12 @@ class RolloutScheduler:
     def __init__(self, trainer: AgentGRPOTrainer, policy: Policy | None = None) -> None:
         self.trainer, self.policy = trainer, policy
         self._budget, self._curriculum = trainer.args.budget, trainer.args.curriculum
-        self._continuous = ContinuousRollouts(self)
         self._judged = Counter[str]()  # what judging had cost at the last rollout
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what an earlier call of `train` had in play: it may have failed, and then it ends no more."""
+        self._continuous = ContinuousRollouts(self)
 
     def collect(self, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Episode], set[int]]:
         """Play one rollout of this process's rows of the data set, each task repeated for its group.
@@ -76,6 +80,8 @@ class RolloutScheduler:
                 raise ConfigError(
                     "max_refills replaces tasks by their groups, and in self-play each role has one: leave it"
                 )
+            if trainer.judge is not None:
+                raise ConfigError("judge scores whole episodes, and in self-play each role has a reward: leave it")
             # From here on each role of self-play is an episode.
             episodes = [part for episode in episodes for part in by_role(episode)]
         returns, source_of = self._log_rewards(episodes)
@@ -221,10 +227,11 @@ class RolloutScheduler:
         Task and seeds are those that the group has in the rollout to which it belongs by its number.
         """
         trainer, size = self.trainer, self.trainer.num_generations
+        tasks_of = functools.cache(trainer.sampler.batch)  # a mixture deals all batches before it, too
         specs = []
         for number in numbers:
             batch, place = divmod(number, trainer.args.batch_tasks)
-            row = trainer.train_dataset[trainer.sampler.batch(batch)[place]]
+            row = trainer.train_dataset[tasks_of(batch)[place]]
             seed = derive_seed(trainer.args.seed, batch)
             specs += [dataclasses.replace(s, group=number) for s in self._specs([row] * size, place * size, seed)]
         return specs

@@ -359,13 +359,16 @@ class GroupSampler(Sampler[int]):
 
 
 class EpochCallback(TrainerCallback):
-    """Tells the sampler of a trainer which epoch begins.
+    """Tells the scheduler of a trainer that training begins, and the sampler which epoch does.
 
-    transformers does not do so through the loader that skips batches after a restart on several processes.
+    transformers does not tell the sampler through the loader that skips batches after a restart on several processes.
     """
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._trainer.scheduler.begin()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._trainer.sampler.set_epoch(int(state.epoch or 0))

@@ -49,7 +49,7 @@ class ServedScores:
         self.url, _, name = address.partition("#")
         card = find_model(self.url, name or None)
         self.model = str(card["id"])
-        longest = card.get("max_model_len")
+        self._longest = longest = card.get("max_model_len")
         if longest is not None and longest <= tokens:
             raise ConfigError(
                 f"{self.url} reads {longest} tokens, and a row may have {tokens}: start it with --max-model-len "
@@ -76,8 +76,14 @@ class ServedScores:
     def logprobs(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return log p(token | those before it) of each token of each row, 0.0 of the first.
 
-        Raises `RolloutError` if the server cannot be reached, refuses a row, or gives no such logprobs.
+        Raises `RolloutError` if the server cannot be reached, reads less than a row, or gives no such logprobs.
         """
+        longest = max(map(len, rows), default=0)
+        if self._longest is not None and longest >= self._longest:
+            raise RolloutError(
+                f"{self.url} reads {self._longest} tokens, and a row has {longest}, its hint included: start it with a "
+                "larger --max-model-len"
+            )
         return [[0.0, *(float(one["logprob"]) for one in row)] for row in self._ask(rows)]
 
     def _ask(self, rows: Sequence[Sequence[int]]) -> list[list[dict[str, Any]]]:

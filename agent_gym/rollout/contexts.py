@@ -273,13 +273,15 @@ def make_context(context: str | Context) -> Context:
     )
 
 
-def tighten(budget: Budget, context: Context) -> Budget:
-    """Return the budget with the bound of a context policy; `ConfigError` if that is above the budget's own."""
-    if context.tokens is None:
-        return budget
-    if context.tokens > budget.max_tokens:
+def tighten(budget: Budget, context: Context, longest: int | None = None) -> Budget:
+    """Return the budget with the bound of a context policy, and of the `longest` context that an engine takes, if any.
+
+    Raises `ConfigError` if the bound of the context policy is above the budget's own.
+    """
+    if context.tokens is not None and context.tokens > budget.max_tokens:
         raise ConfigError(
             f"the context policy asks for {context.tokens} tokens, but max_tokens is {budget.max_tokens}: raise "
             "max_tokens or lower the policy's number"
         )
-    return dataclasses.replace(budget, max_tokens=context.tokens)
+    bounds = (budget.max_tokens, context.tokens, longest)
+    return dataclasses.replace(budget, max_tokens=min(bound for bound in bounds if bound is not None))

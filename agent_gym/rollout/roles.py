@@ -35,7 +35,7 @@ def _part(episode: Episode, role: str, number: int) -> Episode:
     place = episode.rows_of.get(role)
     mine = [k for k, step in enumerate(episode.steps) if step.row == place]
     steps = []
-    for k, following in zip(mine, [*mine[1:], len(episode.steps)], strict=True):
+    for k, following in zip(mine, [*mine, len(episode.steps)][1:], strict=True):
         # A turn of this role and those of the others up to its next one, which may pay it, too. It sees what was
         # written last, just before it acts again; behind its last turn nothing, if another role had the last word. The
         # numbers of the game at its end are those of each role.

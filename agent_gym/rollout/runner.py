@@ -83,12 +83,12 @@ class Runner:
 
     @property
     def budget(self) -> Budget:
-        """The limits of each episode; a context policy with a bound of its own tightens what it is set to."""
+        """The limits of each episode. A bound of the context policy tightens them, and how much the engine can read."""
         return self._budget
 
     @budget.setter
     def budget(self, budget: Budget) -> None:
-        self._budget = tighten(budget, self.context)
+        self._budget = tighten(budget, self.context, getattr(self.policy, "context", None))
 
     def run(
         self, specs: Sequence[EpisodeSpec], *, temperature: float = 1.0, on_end: OnEnd | None = None
