@@ -143,6 +143,7 @@ class Seed:
         settings = {**QUIET, **self.preset.grpo, "trajectories_per_step": 0}
         settings["max_steps"] = self.steps * settings["num_iterations"]
         settings.pop("eval_steps")
+        settings.pop("keep_variance")  # critics and whitening learn from groups that agree, too
         if self.quick:
             settings |= {"per_device_train_batch_size": 32}
         return settings

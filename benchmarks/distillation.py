@@ -143,7 +143,12 @@ class Seed:
         from agent_gym.trainers import AgentGRPOConfig
 
         size = 32 if self.quick else 128
-        given = {"per_device_train_batch_size": size, "micro_batch_size": size, "num_generations": 1}
+        given = {
+            "per_device_train_batch_size": size,
+            "micro_batch_size": size,
+            "num_generations": 1,
+            "keep_variance": None,
+        }
         settings = {**self.preset.grpo, **QUIET, **given, "eval_strategy": "no", "trajectories_per_step": 0}
         settings |= {"use_vllm": False, "advantage_estimator": "reinforce_pp", "echo_trap": "off", "seed": self.seed}
         return AgentGRPOConfig(str(self.folder / "run"), **{**settings, **changes})
