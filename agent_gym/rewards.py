@@ -5,6 +5,7 @@ An environment sums weighted terms and reports each by name, so that a better an
 
 from __future__ import annotations
 
+import math
 import re
 import string
 import sys
@@ -16,7 +17,14 @@ from typing import Any
 from agent_gym.errors import EnvFailure, one_of, shown
 
 # A comma belongs to a number only as a thousands separator, otherwise "1,2" would pass for 12.
-_NUMBER = re.compile(r"[-−]?\$?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)%?")
+# A minus sign between blanks is a dash in "Total - 5", and a sign in "x = - 5" and "the answer is - 5".
+_NUMBER = re.compile(
+    r"""(?P<sign>(?:(?<!\w\s)|(?<=\bis\s))[-−]\s*|[-−])? (?:\\?\$\s*)?
+    (?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+) %?
+    (?P<scales>(?:[\s-]*(?:hundred|thousand|million|billion|trillion)s?\b)*)""",
+    re.VERBOSE,
+)
+_SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _MAX_ANSWER_CHARS = 256
 # In TeX a backslash takes the next character along, so that \{ is no brace.
 _BRACE = re.compile(r"\\boxed\s*+\{|\\.|[{}]", re.DOTALL)
@@ -126,20 +134,23 @@ def _boxes(text: str) -> list[tuple[int, int]]:
 
 
 def parse_number(text: str) -> Fraction | int | None:
-    """Read the one number of a short answer ("72.0", "$1,200", "18 dollars", "20%" as 20), exactly.
+    """Read the one number of a short answer ("72.0", "-$1,200", "18 dollars", "5 million", "20%" as 20), exactly.
 
     None if there is no number, more than one, or more than 256 characters.
     """
     if len(text) > _MAX_ANSWER_CHARS:
         return None
-    found = _NUMBER.findall(text)
+    found = list(_NUMBER.finditer(text.lower()))
     if len(found) != 1:
         return None
-    digits = found[0].replace(",", "").replace("$", "").replace("−", "-").rstrip("%")
+    digits = found[0]["digits"].replace(",", "")
     try:
-        return Fraction(digits) if "." in digits else int(digits)  # the same value, ten times faster
+        value = Fraction(digits) if "." in digits else int(digits)  # the same value, ten times faster
     except ValueError:  # digits of other scripts match \d but are no number here
         return None
+    words = re.findall("[a-z]+", found[0]["scales"])
+    scale = math.prod(_SCALES[word.removesuffix("s")] for word in words)
+    return -value * scale if found[0]["sign"] else value * scale
 
 
 def number_match(answer: str | None, gold: str) -> float:

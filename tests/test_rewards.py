@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from fractions import Fraction
 
 import pytest
 
@@ -44,13 +45,29 @@ def test_final_answer(text: str, answer: str | None) -> None:
         ("-$3", "-3"),
         ("\u22123", "-3"),
         ("20%", "20"),
+        ("- 5", "-5"),
+        ("\u2212 5", "-5"),
+        ("-\\$5", "-5"),
+        ("- $ 5", "-5"),
+        ("x = - 5", "-5"),
+        ("The answer is - 5", "-5"),
+        ("Total - 5", "5"),
+        ("5 million", "5000000"),
+        ("$1.5 Billion", "1500000000"),
+        ("-2 hundred thousand dollars", "-200000"),
+        ("5 millionaires", "5"),
+        ("5 dozen", "5"),  # a unit, of which "how many dozens?" asks
+        ("5 thou\u017fand", "5"),  # a letter that is an s to a pattern without case
     ],
 )
 def test_numbers_that_are_read(text: str, value: str) -> None:
     assert number_match(text, value) == 1.0
+    assert parse_number(text) == parse_number(value) == Fraction(value)
 
 
-@pytest.mark.parametrize("text", ["", "seven", "3 or 4", "1/2", "1,2", "12,3456", "²", "7" * 257, "1e3"])
+@pytest.mark.parametrize(
+    "text", ["", "seven", "10 - 5", "3-4", "3 or 4", "1/2", "1,2", "12,3456", "²", "7" * 257, "1e3"]
+)
 def test_texts_without_exactly_one_number(text: str) -> None:
     assert parse_number(text) is None
     assert number_match(text, text) == 0.0, "two unreadable answers are not the same number"
