@@ -25,11 +25,24 @@ import numpy as np
 
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described, shown, whole_number
-from agent_gym.rewards import answer_format, exact_match, f1_score, final_answer, number_match, plain_number
+from agent_gym.rewards import (
+    answer_format,
+    exact_match,
+    f1_score,
+    final_answer,
+    normalize_answer,
+    number_match,
+    plain_number,
+)
 from agent_gym.tools import HermesParser, Parser, Tool, ToolCall, ToolResult, tool
 
 _WORD = re.compile(r"\w[\w'-]*")
 _MAX_WORDS = 3
+# `normalize_answer` takes away punctuation and articles, which tell 1.5 from 15, C++ from C, and A, C from C.
+# So a text that is one letter, or has a digit, a sign or an article before no word, is compared as it stands.
+_LITERAL = re.compile(r"[\d+#/^=<>]|(?<![\w.])(?:an?|the)\b(?!\s+\w|[.'-]\w)|^\W*\w\W*$", re.IGNORECASE)
+_AROUND = "()\"'`*$"
+"""What may stand around a word of such an answer: (B), "B" and **B** are B."""
 
 Question = Mapping[str, Any]
 Score = Callable[[str, Question], float]
@@ -193,8 +206,8 @@ class QuestionEnv(ToolEnv):
     Args:
         questions: rows with `question` and `answer`, or such rows by split. Rows may have more columns, for `score`.
         tools: typed functions with a docstring, or `Tool`s.
-        score: from a stated answer and its row to 0..1, where 1 is success. By default 1 for the same number or, words
-            being compared as HotpotQA does, the same words.
+        score: from a stated answer and its row to 0..1, where 1 is success. By default 1 for the same number or the
+            same words. Words are compared as HotpotQA does, unless digits, signs or single letters are among them.
         **kwargs: see `ToolEnv`.
 
     Raises:
@@ -241,7 +254,20 @@ class QuestionEnv(ToolEnv):
 
 def same_answer(stated: str, row: Question) -> float:
     """1.0 if the stated answer is the row's `answer`, or one of several in a list, as a number or in words."""
-    return max(max(number_match(stated, gold), exact_match(stated, gold)) for gold in _golds(row))
+    return max(_same(stated, gold) for gold in _golds(row))
+
+
+def _same(stated: str, gold: str) -> float:
+    if not stated.strip():
+        return 0.0
+    if not normalize_answer(gold) or _LITERAL.search(gold) or _LITERAL.search(stated):
+        return max(number_match(stated, gold), float(_plain_words(stated) == _plain_words(gold)))
+    return exact_match(stated, gold)
+
+
+def _plain_words(text: str) -> list[str]:
+    words = re.sub(r"\bthe\s+(?=\w)", "", text.casefold()).split()
+    return [word.lstrip(_AROUND).rstrip(_AROUND + ".,;:") or word for word in words]
 
 
 def _golds(row: Question) -> list[str]:

@@ -15,6 +15,7 @@ import agent_gym
 from agent_gym import ConfigError, EnvEntry, QuestionEnv
 from agent_gym.cli.main import main
 from agent_gym.registry import entries
+from agent_gym.tool_env import same_answer
 
 QUESTIONS = [
     {"question": "What is the capital of the country that makes Gouda?", "answer": "Amsterdam"},
@@ -63,6 +64,33 @@ def test_two_sources_then_an_answer() -> None:
         env.reset(options={"index": 1})
         assert env.step(text)[1] == paid  # numbers compare as numbers
     check_env(QuestionEnv(QUESTIONS, [country_of]))
+
+
+@pytest.mark.parametrize(
+    ("gold", "right", "wrong"),
+    [
+        ("-5", ["- 5", "-5.0", "\u22125"], ["5", ".", ""]),
+        ("1.5", ["1.50"], ["15"]),
+        ("3/4", ["3/4."], ["34", "3 4"]),
+        ("12:30", ["(12:30)"], ["1230"]),
+        ("July 4, 1776", ["july 4 1776."], ["July 41776"]),
+        ("the 1972-73 season", ["1972-73 season"], ["197273 season"]),
+        ("[0, 1)", ["[0, 1)"], ["(0, 1]"]),
+        ("C++", ["c++.", "`C++`"], ["C", "C#"]),
+        ("C", ["(C)", "c:"], ["C++", "A, C", "A C"]),
+        ("A", ["a", "(A)", "A.", "**A**"], ["", ".", "the", "()", "B"]),
+        ("A, C", ["A, C."], ["C"]),
+        ("Vitamin A", ["vitamin a."], ["vitamin"]),
+        (".", ["."], ["", "()"]),
+        ("", [], ["", ".", "the"]),
+        ("U.S.A.", ["the USA"], [""]),
+        ("The A-Team", ["A-team", "**A-Team**"], ["team"]),
+    ],
+)
+def test_what_is_the_same_answer(gold: str, right: list[str], wrong: list[str]) -> None:
+    row = {"question": "?", "answer": gold}
+    paid = {text: same_answer(text, row) for text in (*right, *wrong)}
+    assert paid == {**dict.fromkeys(right, 1.0), **dict.fromkeys(wrong, 0.0)}
 
 
 def test_a_score_of_ones_own_sees_the_row() -> None:
