@@ -167,6 +167,17 @@ def test_an_answer_that_no_number_matches_is_named(answer: str) -> None:
     make(protocol="verl").reset(options={"task": {**ROW, "answer": answer}})  # it compares texts
 
 
+@pytest.mark.parametrize("answer", [72, 72.0, [72, "72"]])
+def test_an_answer_may_be_a_number(answer: Any, tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text(json.dumps({"question": "1+1?", "answer": answer}))
+    env = make(data=str(path))
+    env.reset(seed=0)
+    assert env.step(env.expert_action())[4]["is_success"]
+    env.reset(seed=0)
+    assert env.step("<answer>72</answer>")[4]["is_success"]
+
+
 def test_data_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "test.jsonl"
     path.write_text(json.dumps(ROW) + "\n")

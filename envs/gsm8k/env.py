@@ -14,7 +14,7 @@ from agent_gym.envs.gsm8k.protocols import ARGUMENT, PROTOCOLS, TOOL, AnswerTool
 from agent_gym.errors import ConfigError, only_embedded
 from agent_gym.protocols import takes_protocol
 from agent_gym.rewards import answer_format, final_answer, number_match, parse_number
-from agent_gym.row_forms import answers_of
+from agent_gym.row_forms import answers_of, question_of
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import Tool, ToolCall, ToolResult
 
@@ -111,11 +111,11 @@ class GSM8KEnv(ToolEnv):
 
     def begin(self, task: Any) -> str:
         row = task if isinstance(task, Mapping) else {}
-        # Data may have several answers.
-        texts = [row.get("question"), *(answer if isinstance(answer := row.get("answer"), list) else [answer])]
-        question, *answers = [text for text in texts if isinstance(text, str)] or [""]
-        if len(answers) != len(texts) - 1 or not answers:
-            raise ConfigError(f"a GSM8K task is a dict with the texts question and answer, got {task!r:.200}")
+        question, answers = question_of(row), answers_of(row)
+        if not answers and isinstance(row.get("answer"), str):
+            answers = ("",)  # there is one, and it is blank
+        if question is None or not answers:
+            raise ConfigError(f"a GSM8K task is a dict with question and answer, got {task!r:.200}")
         self._worked, self._golds = answers[0], [gold_answer(worked) for worked in answers]
         if not self.protocol and None in map(parse_number, self._golds):
             raise ConfigError(
