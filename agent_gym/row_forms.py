@@ -74,6 +74,15 @@ def answers_of(row: Mapping[str, Any]) -> tuple[str, ...]:
     return ()
 
 
+def aliases_of(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what else counts as right, from `answer_aliases`: a text or a list, which some copies hold as a JSON text.
+
+    Raises ValueError for a text that begins as a list and is none.
+    """
+    aliases = row.get("answer_aliases")
+    return tuple(_texts(json.loads(aliases) if isinstance(aliases, str) and aliases.startswith("[") else aliases))
+
+
 def _boxed(solution: str) -> str | None:
     r"""Return the last box of a solution; hendrycks MATH also has `\fbox{3}` and `\boxed 3`."""
     solution = solution.replace("\\fbox", "\\boxed")

@@ -18,6 +18,7 @@ from agent_gym import ConfigError  # noqa: E402
 from agent_gym.envs.hotpotqa.data import questions, read_question  # noqa: E402
 from agent_gym.envs.hotpotqa.embedded.world import get_world  # noqa: E402
 from agent_gym.envs.hotpotqa.variants import Mixture  # noqa: E402
+from agent_gym.prepare.rows import musique  # noqa: E402
 from agent_gym.search.bm25 import BM25Retriever  # noqa: E402
 from agent_gym.search.engines import ENGINES  # noqa: E402
 from agent_gym.testing import expert_episode  # noqa: E402
@@ -93,6 +94,27 @@ def test_forms_of_a_row(row: Any, answers: Any, facts: Any, tmp_path: Path) -> N
     titles = tuple(title for title, _ in facts)
     assert read_question(row) == (row["question"], answers, titles, facts)
     assert expert_plays(make("MultiHopQA", data=write(tmp_path / "rows.jsonl", row))) == (True, 1.0)
+
+
+@pytest.mark.parametrize("base", [WIKI2, MUSIQUE], ids=["hotpotqa", "musique"])
+@pytest.mark.parametrize(
+    ("aliases", "right"),
+    [
+        (["NYC", "New York"], ("NYC", "New York")),
+        ('["NYC", "New York"]', ("NYC", "New York")),
+        ("NYC", ("NYC",)),
+        (["", "NYC"], ("NYC",)),
+        ("", ()),
+        (None, ()),
+    ],
+)
+def test_forms_of_aliases(base: dict[str, Any], aliases: Any, right: tuple[str, ...]) -> None:
+    env, row = make("MultiHopQA"), base | {"answer_aliases": aliases}
+    assert read_question(row).answers == (base["answer"], *right)
+    assert musique(row)["answer_aliases"] == list(right)
+    for text, success in (("", False), ("N", False), (base["answer"], True), *((one, True) for one in right)):
+        env.reset(seed=0, options={"task": row})
+        assert env.step(f"<answer>{text}</answer>")[4]["is_success"] is success
 
 
 # Files

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tqdm import tqdm
 
 from agent_gym.errors import ConfigError, require
-from agent_gym.row_forms import answers_of, pairs, question_of
+from agent_gym.row_forms import aliases_of, answers_of, pairs, question_of
 from agent_gym.search import files
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def multi_hop(row: Row) -> Row:
 
 def musique(row: Row) -> Row:
     """Read a row of MuSiQue (arXiv:2108.00573)."""
-    aliases, steps = list(row.get("answer_aliases") or ()), row.get("question_decomposition") or []
+    aliases, steps = list(aliases_of(row)), row.get("question_decomposition") or []
     missing = {"answer_aliases": aliases, "answerable": row.get("answerable", True), "question_decomposition": steps}
     return {**row, "id": str(row.get("id", "")), **missing}
 

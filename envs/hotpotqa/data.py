@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from agent_gym.data import EMBEDDED, Row, Splits, load_splits
 from agent_gym.envs.hotpotqa.embedded import LEVELS, GeneratedQuestions
 from agent_gym.errors import ConfigError, at_difficulty, only_embedded, some_of
-from agent_gym.row_forms import answers_of, pairs, question_of
+from agent_gym.row_forms import aliases_of, answers_of, pairs, question_of
 from agent_gym.search import Document
 from agent_gym.search.sources import hotpotqa_paragraphs
 
@@ -61,10 +61,10 @@ def read_question(row: Any) -> Question:
         named = pairs(row.get("supporting_facts") or [], "sent_id")
         context = {title: list(sentences) for title, sentences in pairs(row.get("context") or [], "sentences")}
         facts = [(title, context[title][n]) for title, n in named if title in context and 0 <= n < len(context[title])]
-        answers = (*answers_of(row), *row.get("answer_aliases", ()))
+        answers = (*answers_of(row), *aliases_of(row))
         titles = tuple(dict.fromkeys(title for title, _ in named))
-        if not all(isinstance(text, str) for text in (*answers, *titles, *(sentence for _, sentence in facts))):
-            raise TypeError("a title, a sentence or an alias is no text")
+        if not all(isinstance(text, str) for text in (*titles, *(sentence for _, sentence in facts))):
+            raise TypeError("a title or a sentence is no text")
     except (TypeError, ValueError, KeyError, IndexError) as error:
         raise ConfigError(f"{problem} ({error})") from error
     return Question(question, answers, titles, tuple(facts))
@@ -157,7 +157,7 @@ def official(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {
         "question": row["question"],
         "answer": row["answer"],
-        "answer_aliases": list(row.get("answer_aliases") or ()),
+        "answer_aliases": aliases_of(row),
         "supporting_facts": [[paragraph["title"], 0] for paragraph in gold],
         "context": [[paragraph["title"], [paragraph["paragraph_text"]]] for paragraph in [*others, *gold]],
     }
