@@ -200,7 +200,7 @@ def named_tokenizer(model: str, *, images: bool = False) -> Any:
         raise ConfigError(f"the tokenizer of {model!r} cannot be loaded: {reason}; {cure}") from error
 
 
-def load_splits(data: str, *, columns: tuple[str, ...], config: str | None = None) -> Splits:
+def load_splits(data: str | Path, *, columns: tuple[str, ...], config: str | None = None) -> Splits:
     """Load every split of a data set, once per process.
 
     Args:
@@ -219,8 +219,8 @@ def load_splits(data: str, *, columns: tuple[str, ...], config: str | None = Non
         # The times of change are part of the key, so that an edited file is read again; a folder's own says nothing.
         files = sorted(path.iterdir()) if path.is_dir() else [path]
         return _load_local(path.resolve(), columns, tuple((str(file), file.stat().st_mtime_ns) for file in files))
-    if path.suffix in _SUFFIXES or data.startswith((".", "/", "~")) or data.count("/") > 1:
-        raise ConfigError(f"no such file or folder: {data!r}")
+    if isinstance(data, Path) or path.suffix in _SUFFIXES or data.startswith((".", "/", "~")) or data.count("/") > 1:
+        raise ConfigError(f"no such file or folder: {str(data)!r}")
     return _load_hub(data, columns, config)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -42,6 +43,9 @@ def check_env_id(env_id: Any) -> str:
     """
     module, _, name = str(env_id).rpartition(":")
     if module:
+        if module.startswith(".") or module.endswith(".py"):
+            cure = f"give MODULE:CLASS, here {Path(module).stem}:{name}, with the file's folder on PYTHONPATH"
+            raise ConfigError(f"environment {env_id!r}: {module!r} is a file; {cure}")
         try:
             import_module(module)
         except ImportError as error:

@@ -84,7 +84,8 @@ def test_broken_files_are_named(tmp_path: Path, name: str, text: str | bytes, wo
 
 
 def test_missing_places_are_named(tmp_path: Path) -> None:
-    for data in ("./nowhere", "~/nowhere-at-all.jsonl", "rows.jsonl", "a/b/c"):
+    # A path is never a name on the hub.
+    for data in ("./nowhere", "~/nowhere-at-all.jsonl", "rows.jsonl", "a/b/c", Path("/missing"), Path("a/b")):
         with pytest.raises(ConfigError, match=f"no such file or folder: '{data}'"):
             load_splits(data, columns=COLUMNS)
     with pytest.raises(ConfigError, match="expected for example train.jsonl"):

@@ -43,6 +43,8 @@ def test_a_short_form_stands_for_the_only_id_that_it_fits(short: str, full: str)
         ("gsm8k-v1", f"did you mean {GSM8K}"),
         ("Local/Gone-v0", "gymnasium.register it in a module"),
         ("nothing like it", "known here: AgentR1/GSM8K-v0"),
+        ("./my_env.py:MyEnv", "'./my_env.py' is a file; give MODULE:CLASS, here my_env:MyEnv"),
+        ("my_env.py:MyEnv", "is a file; give MODULE:CLASS"),
     ],
 )
 def test_an_id_that_fits_none_names_the_nearest(given: str, message: str) -> None:

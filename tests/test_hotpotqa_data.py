@@ -120,6 +120,15 @@ def test_forms_of_aliases(base: dict[str, Any], aliases: Any, right: tuple[str, 
 # Files
 
 
+def test_a_path_names_data_as_a_text_does(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    write(file, WIKI2)
+    for name in ("HotpotQA", "MultiHopQA"):
+        assert expert_plays(make(name, data=file)) == (True, 1.0)
+        with pytest.raises(ConfigError, match="no such file or folder"):
+            make(name, data=tmp_path / "missing")
+
+
 def test_a_folder_with_the_official_files(tmp_path: Path) -> None:
     train, dev = OFFICIAL | {"question": "train?"}, OFFICIAL | {"question": "dev?"}
     write(tmp_path / "hotpot_train_v1.1.json", train, train | {"level": "easy"})

@@ -103,7 +103,7 @@ def distinct(splits: Splits) -> list[Sequence[Row]]:
     return list({id(rows): rows for rows in splits.values()}.values())
 
 
-def load(data: str) -> dict[str, Sequence[Row]]:
+def load(data: str | Path) -> dict[str, Sequence[Row]]:
     """Load the rows of a file, a folder or a hub name. The dev split serves as test where there is none.
 
     A file is one split, that of its name. A folder holds `train.json` and so on, or files under their official names,
@@ -124,7 +124,7 @@ def load(data: str) -> dict[str, Sequence[Row]]:
             raise ConfigError(f"{data} holds two files of the split {split!r}; give the folder or file of one")
         (splits[split],) = load_splits(str(file), columns=COLUMNS).values()
     if not splits:
-        loaded = load_splits(data, columns=COLUMNS, config="distractor" if "hotpot" in data else None)
+        loaded = load_splits(data, columns=COLUMNS, config="distractor" if "hotpot" in str(data) else None)
         splits = {_SPLIT_NAMES.get(split, split): rows for split, rows in loaded.items()}
     if len(splits) > 1 and "test" in splits and not splits["test"][0].get("answer"):
         del splits["test"]  # 2WikiMultihopQA's answers, as HotpotQA's, are not public

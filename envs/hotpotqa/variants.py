@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from agent_gym.data import GeneratedRows, Row, Splits
@@ -70,7 +71,7 @@ def mixture(
         return questions(data, levels, difficulty)
     if levels is not None:
         raise ConfigError("levels are HotpotQA's; a mixture has none, so leave them out")
-    names = [data] if isinstance(data, str) else list(data)
+    names = [data] if isinstance(data, str | Path) else list(data)
     if not names:
         raise ConfigError("data names no source; give 'embedded', files, folders or names on the hub")
     sources: dict[str, list[Sequence[Row]]] = {}
