@@ -97,6 +97,22 @@ def test_what_each_action_does() -> None:
         assert Bargain(POOL, VALUES, 2).act(hostile)
 
 
+@pytest.mark.parametrize(
+    ("text", "offer"),
+    [
+        *(
+            (text, None)
+            for text in ("offer: -1 0 2", "offer: 1 -1 2", "offer:-1 0 2", "offer: 1,-1,2", "offer: −1 0 2")
+        ),
+        *((text, (1, 0, 2)) for text in ("offer: 1-0-2", "offer: 1 - 0 - 2", "offer - 1 0 2", "offer-1 0 2")),
+        ("offer: 0 0 3\noffer: -1 0 2", None),  # an offer that is none is no reason to take an earlier line
+    ],
+)
+def test_a_number_with_a_minus_is_refused_and_a_hyphen_separates(text: str, offer: tuple[int, ...] | None) -> None:
+    game = Bargain(POOL, VALUES, 3)
+    assert (game.act(text) is None) == (offer is not None) and game.offer == offer
+
+
 def test_nash_and_concession_are_what_they_are_called() -> None:
     for index in range(8):
         row = GeneratedDeals("test", 3)[index]

@@ -23,7 +23,9 @@ _FIFTHS = {"train": (0, 1, 2), "validation": (3,), "test": (4,)}  # of all pools
 _MOST_ITEMS = 10
 _TALK = 300  # characters of an action that the other gets to read
 _LINE = 200  # characters of a line that may be an action
-_ACTION = re.compile(r"(offer)\W{1,3}(\d{1,9}(?:\D{1,3}\d{1,9})*)|(accept|quit)", re.IGNORECASE)
+_ACTION = re.compile(r"(offer)\W{1,3}\d{1,9}(?:\D{1,3}\d{1,9})*|(accept|quit)", re.IGNORECASE)
+# A minus belongs to its number; a hyphen that stands behind a word or a number, as in 1-0-2, only separates.
+_COUNT = re.compile(r"(?:(?<!\w)[-−])?\d+")
 
 Counts = tuple[int, ...]
 
@@ -54,10 +56,10 @@ class Bargain(Game):
     def act(self, text: str) -> str | None:
         me, complaint = self.role, None
         talk, last = _last_action(text)
-        word = (last[1] or last[3]).lower() if last else ""
+        word = (last[1] or last[2]).lower() if last else ""
         self.turn += 1
         if word == "offer" and last is not None:
-            complaint = self._propose(tuple(int(one) for one in re.findall(r"\d+", last[2])), talk)
+            complaint = self._propose(tuple(int(one.replace("−", "-")) for one in _COUNT.findall(last[0])), talk)
         elif word == "accept" and self.offer is not None:
             self.deal = {self.other(me): self.offer, me: self.rest(self.offer)}
             self.spoken.append((me, "The other accepts."))
@@ -77,8 +79,8 @@ class Bargain(Game):
         return complaint
 
     def _propose(self, wanted: Counts, talk: str) -> str | None:
-        if len(wanted) != len(self.pool) or any(n > most for n, most in zip(wanted, self.pool, strict=True)):
-            return f"An offer has {len(self.pool)} numbers, at most {written(self.pool)}."
+        if len(wanted) != len(self.pool) or any(not 0 <= n <= most for n, most in zip(wanted, self.pool, strict=True)):
+            return f"An offer has {len(self.pool)} numbers, 0 or more and at most {written(self.pool)}."
         self.offer, rest = wanted, self.rest(wanted)
         other = self.other(self.role)
         split = f"The other takes {written(wanted)}. You get {written(rest)}, worth {self.worth(other, rest)}."
