@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -55,6 +56,15 @@ def test_tasks_are_whole_and_no_split_has_text_or_content_of_another() -> None:
     for wrong in ({"split": "dev"}, {"split": "test", "difficulty": 6}):
         with pytest.raises(ConfigError, match="dev|difficulty is 6"):
             GeneratedTasks(**{"size": 5, **wrong})
+
+
+@pytest.mark.parametrize(("split", "index"), [("train", 7), ("train", 910), ("train", 1036), ("test", 199)])
+def test_a_program_is_to_add_up_what_the_sentence_says(split: str, index: int) -> None:
+    """Bounds that end in 10, which were once taken for a last digit."""
+    row = GeneratedTasks(split, difficulty=3)[index]
+    bound = int(re.findall(r"above (\d+)", row["instruction"])[0])
+    (data,) = (text for path, text in row["files"].items() if path.endswith(".txt"))
+    assert row["checks"]["goals"][0][2] == str(sum(n for n in map(int, data.split()) if n > bound))
 
 
 @pytest.mark.parametrize("kind", WORDINGS)

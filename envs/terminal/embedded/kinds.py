@@ -143,7 +143,7 @@ def repair(rng: random.Random) -> Draft:
         ("n % 2 == 0", "n % 2 == 1", sum(n for n in numbers if n % 2 == 0)),
         (f"n % 10 != {bound % 10}", f"n % 10 == {bound % 10}", sum(n for n in numbers if n % 10 != bound % 10)),
     ))  # fmt: skip
-    what = {"n >": f"above {bound}", "n %": "that are even"}[right[:3]] if "10" not in right else ""
+    what = {"n >": f"above {bound}", "n %": "that are even"}[right[:3]] if "% 10" not in right else ""
     what = what or f"whose last digit is not {bound % 10}"
     lines = [f"numbers = [int(line) for line in open('{data}')]", f"total = sum(n for n in numbers if {wrong})"]
     files = {data: "".join(f"{n}\n" for n in numbers), program: "\n".join([*lines, f"open('{out}', 'w').write(total)"])}
