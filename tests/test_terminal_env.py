@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import random
 import re
 import shutil
+import sqlite3
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from agent_gym import ConfigError
 from agent_gym.certify.record import outcome
 from agent_gym.envs.terminal.data import task_of, write_embedded
 from agent_gym.envs.terminal.embedded import WORDINGS, GeneratedTasks, build
-from agent_gym.envs.terminal.embedded.kinds import KINDS
+from agent_gym.envs.terminal.embedded.kinds import KINDS, query
 from agent_gym.envs.terminal.env import reward_of
 from agent_gym.envs.terminal.harbor import Unfit, read_task
 from agent_gym.testing import expert_episode
@@ -65,6 +67,17 @@ def test_a_program_is_to_add_up_what_the_sentence_says(split: str, index: int) -
     bound = int(re.findall(r"above (\d+)", row["instruction"])[0])
     (data,) = (text for path, text in row["files"].items() if path.endswith(".txt"))
     assert row["checks"]["goals"][0][2] == str(sum(n for n in map(int, data.split()) if n > bound))
+
+
+@pytest.mark.parametrize("seed", [1445, 2429])
+def test_one_customer_alone_has_spent_the_most_where_two_were_drawn(seed: int) -> None:
+    draft = query(random.Random(seed))
+    base = sqlite3.connect(":memory:")
+    base.executescript(*draft.tables.values())
+    (first, most), (_, second) = base.execute(
+        "select customer, sum(amount) from orders group by customer order by sum(amount) desc limit 2"
+    )
+    assert first == draft.goals[0][2] and most > second
 
 
 @pytest.mark.parametrize("kind", WORDINGS)
