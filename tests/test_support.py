@@ -12,6 +12,7 @@ from rollout_tools import roll
 
 from agent_gym import ConfigError, make
 from agent_gym.envs.support.customer import PATIENCE, Customer
+from agent_gym.envs.support.embedded import DAYS, GeneratedTasks
 from agent_gym.envs.support.env import SupportEnv
 from agent_gym.rollout import EpisodeSpec
 from agent_gym.transcript import kind_of
@@ -47,6 +48,25 @@ def test_the_expert_solves_what_it_looks_up_and_obedience_solves_what_is_allowed
         5,
         None,
     )
+
+
+@pytest.mark.parametrize(
+    ("difficulty", "split", "index"),
+    [(None, "test", 490), (3, "train", 2134), (4, "train", 1937), (4, "test", 848), (5, "validation", 592)],
+)
+def test_of_two_goals_with_one_variant_neither_makes_the_other_wrong(
+    difficulty: int | None, split: str, index: int
+) -> None:
+    """In these tasks the stock of the second goal once took the place of the first one's."""
+    task = GeneratedTasks(split, difficulty=difficulty)[index]
+    content = task["content"]
+    for goal in (one for one in task["goals"] if one["kind"] == "exchange"):
+        call = goal["call"][1]
+        order = content["orders"][call["order"]]
+        item = order["items"][call["item"]]
+        in_time = order["status"] == "delivered" and order["days"] <= DAYS[content["users"]["u1"]["member"]]
+        stock = content["products"][item["product"]][call["variant"]]["stock"]
+        assert goal["allowed"] == (in_time and stock) and call["variant"] != item["variant"]
 
 
 def one_customer(mood: str = "calm", *, allowed: bool = True) -> Customer:

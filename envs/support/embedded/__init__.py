@@ -99,6 +99,7 @@ class _Draft:
         self._items = rng.sample([(p, v) for p in _PRODUCTS for v in _VARIANTS], 24)
         self.orders: dict[str, dict[str, Any]] = {}
         self.products: dict[str, dict[str, Any]] = {}
+        self._leant: dict[tuple[str, str], bool] = {}  # product and variant of an exchange: the stock that it takes
         self.goals: list[dict[str, Any]] = []
         self.writes: list[tuple[str, dict[str, str]]] = []
 
@@ -142,6 +143,7 @@ class _Draft:
         call = {"order": number} | ({"item": key} if sent else {})
         new, zip_code = rng.choice([one for one in self.products[item["product"]] if one != item["variant"]]), ""
         goal: dict[str, Any] = {"kind": kind, "allowed": allowed, "order": number}
+        falls_back = False
         state = ("Why not? What is its state?", "state", status)
         if sent and status == "delivered":
             state = ("Why not? How many days ago did it come?", "number", str(days))
@@ -152,9 +154,10 @@ class _Draft:
             total = sum(one["price"] for one in items.values())
             amount, done = (amount[0], "number", str(total)), f"You get {total} dollars back."
         elif kind == "exchange":
-            stock = self.products[item["product"]][new]
-            stock["stock"] = status == "delivered" and (allowed or not late)
-            gap = abs(stock["price"] - item["price"])
+            # All may be as it should be, but for the stock: the customer then wants the money.
+            falls_back = allowed and level.fallback and rng.random() < 0.5
+            new = self._stocked(item, new, allowed and not falls_back, leans=allowed)
+            gap = abs(self.products[item["product"]][new]["price"] - item["price"])
             amount, done = ("What is the difference in price?", "number", str(gap)), f"The difference is {gap} dollars."
             call["variant"] = new
         elif kind == "address":
@@ -163,9 +166,8 @@ class _Draft:
         what = f"the {item['variant']} {item['product']}" + (f" of order {number}" if self.numbered else "")
         if not sent:
             what = f"order {number}" if self.numbered else f"my order with {what}"
-        if kind == "exchange" and allowed and level.fallback and rng.random() < 0.5:
-            # All is as it should be, but for the stock: the customer then wants the money.
-            stock["stock"], goal["allowed"] = False, False
+        if falls_back:
+            goal["allowed"] = False
             state, why = ("", "", ""), "It is out of stock."
         goal |= {
             "request": rng.choice(_REQUESTS[kind]).format(what=what, new=new, zip=zip_code),
@@ -189,6 +191,24 @@ class _Draft:
             back["asks"] = [("How much do I get back?", "number", str(item["price"])), ("", "", "")]
             back |= {"call": ("return_item", call), "done": f"Done. You get {item['price']} dollars back."}
             self._take(back)
+
+    def _stocked(self, item: Mapping[str, Any], new: str, stock: bool, leans: bool) -> str:
+        """Set whether a variant is in stock, and return it, or another one where a goal before leans on the contrary.
+
+        What is refused for the age or the state of its order leans on no stock, and changes none that another leans on.
+        """
+        product = item["product"]
+        if leans and self._leant.get((product, new), stock) != stock:
+            # Of all variants, since those of the product may all be taken; from a generator of its own, so that
+            # whatever is drawn after this stays as it is.
+            rng = random.Random(f"{self.person['name']}/{product}/{new}")
+            free = [one for one in _VARIANTS if one != item["variant"] and (product, one) not in self._leant]
+            new = rng.choice(free)
+            self.products[product].setdefault(new, {"price": rng.randint(5, 95)})
+        self.products[product][new]["stock"] = self._leant.get((product, new), stock)
+        if leans:
+            self._leant[product, new] = stock
+        return new
 
     def _take(self, goal: dict[str, Any]) -> None:
         self.goals.append(goal)
