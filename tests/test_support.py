@@ -108,6 +108,75 @@ def test_the_customer_understands_many_ways_to_say_it(message: str, answer: str)
     assert one_customer().hear(message) == answer
 
 
+REPORTS = {
+    "done": (
+        "Done! Your order is cancelled, and the cancellation is not a problem.",
+        "Your order has been cancelled. This cannot be undone.",
+        "I’ve cancelled it. You won’t be charged.",
+        "I was able to cancel your order.",
+        "A refund of 12 dollars is on its way.",
+        "Your refund is 12 dollars.",
+        "You will be refunded 12 dollars.",
+        "It will be sent to 12348.",
+        "Unfortunately the mug was broken, so I have refunded it.",
+        "I'm sorry to hear that. I've returned it for you.",
+    ),
+    "refused": (
+        "A refund is only possible within 30 days.",
+        "We do not accept returns after 30 days.",
+        "An order must be pending to be cancelled.",
+        "Unfortunately, your order is on its way.",
+        "The return window has expired.",
+        "No refunds for shipped orders.",
+        "Done, or rather it is not possible.",
+    ),
+    "neither": (
+        "Your order has been shipped.",
+        "I have found your order. It has been delivered 12 days ago.",
+        "Your identity has been verified.",
+        "I'm sorry to hear that. Let me look up your order.",
+        "I will get back to you.",
+        "Your order can be cancelled.",
+        "Items can be returned within 30 days.",
+        "That is not a problem.",
+        "I only need a moment.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("meant", "message"), [(meant, one) for meant in REPORTS for one in REPORTS[meant]])
+def test_natural_words_are_taken_for_what_they_mean(meant: str, message: str) -> None:
+    """A goal is failed by a report of the contrary, and by nothing else."""
+    failed = {}
+    for allowed in (True, False):
+        customer = one_customer(allowed=allowed)
+        customer.hear(message)
+        failed[allowed] = customer.right == [False]
+    assert failed == {True: meant == "refused", False: meant == "done"}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Unfortunately, your order has been shipped already.",
+        "I can only cancel pending orders, and your order has been shipped.",
+        "Only orders that are pending can be cancelled. Yours is shipped.",
+        "I won't be able to cancel it. It has been shipped.",
+        "Your order cannot be cancelled because it has already been shipped.",
+        "I’m afraid it’s shipped.",
+        "After checking, I'm afraid your order has been shipped and can no longer be canceled.",
+        "I'm sorry, but your order has been shipped.",
+        "It has been shipped, so there is nothing I can do.",
+        "I have not cancelled your order, since it was shipped.",
+        "Your order is no longer pending, it is shipped.",
+        "Items cannot be returned if they were not delivered yet. Your order is shipped.",
+    ],
+)
+def test_a_refusal_with_its_reason_ends_a_goal_also_if_it_names_a_rule(message: str) -> None:
+    customer = one_customer(allowed=False)
+    assert customer.hear(message) == "Thank you. Goodbye." and customer.right == [True]
+
+
 @pytest.mark.parametrize(
     ("messages", "right"),
     [

@@ -45,16 +45,34 @@ _MORE = re.compile(r"\b(anything|something) (else|more)\b|\bhelp (you|with)\b|\b
 _WAIT = re.compile(
     r"\b(one moment|a moment|hold on|please wait|let me|i will (check|look)|i'll (check|look)|checking)\b"
 )
-_REFUSED = re.compile(
-    r"\b(cannot|can not|can't|could not|couldn't|unable|impossible|not (possible|allowed|permitted|available|eligible)|"
-    r"can no longer|too late|isn't|is not|out of stock|refuse[ds]?|declined?|denied)\b"
+# What is said of a request, from what outweighs the rest to what does not: a refusal names what it refuses ("cannot be
+# cancelled"), who has done it may regret something else, and who regrets may name what would be paid back.
+_ACTS = (
+    "done|cancell?ed|returned|refunded|exchanged|changed|updated|processed|completed|arranged|paid back|initiated|"
+    "submitted|credited|replaced|switched|set to"
 )
-_DONE = re.compile(
-    r"\b(done|cancell?ed|returned|refund(ed)?|exchanged|changed|updated|processed|completed|arranged|paid back|"
-    r"get back|will be|has been|have been|is on its way|taken care)\b"
+_REFUSED = re.compile(
+    r"\b((cannot|can not|can't)(?! be (undone|reversed))|could not|couldn't|unable|impossible|can no longer|too late|"
+    r"out of stock|refuse[ds]?|declined?|denied|no (refund|return|exchange|cancellation)s?|nothing ((i|we) )?can|"
+    r"(not|never|\w+n't)( \w+)?( be| been)? "
+    rf"({_ACTS}|possible|allowed|permitted|available|eligible|able|accept|allow|cancel|return|exchange|refund))\b"
+)
+_DONE = re.compile(rf"\b({_ACTS}|taken care|(was|were) able to)\b")
+_POSSIBLE = re.compile(rf"\b(can|could|may|might|must|should|would|(?<!going )to)( \w+)? be ({_ACTS})\b")  # not done
+_REGRETTED = re.compile(
+    r"\b(unfortunately|afraid|won't|will not|(isn't|is not)(?! an? (problem|issue))|no longer|expired|(can|may) only|"
+    r"must be (pending|delivered)|only (orders?|items?|pending|delivered|possible|for|if|within|while|when))\b"
+)
+_PAYS = re.compile(
+    r"\b(refund(?! would)|get back(?! to)|is on its way|will (now )?(be (sent|shipped|delivered)|go) to)\b"
 )
 _NUMBER = re.compile(r"(?<![\w.#-])\$?(\d+(?:\.\d{1,2})?)\b(?![-\w])")
 _STATE = re.compile(rf"\b({'|'.join(STATES)}|canceled)\b")
+# States of a rule, or such that the order is not in: "only pending orders", "cannot be cancelled", "not delivered".
+_NO_STATE = re.compile(
+    rf"\b(be|been(?= cancel)|no longer|(not|\w+n't)( yet)?( been)?|(orders?|items?) that (are|were|have been)|"
+    rf"(if|when|once|until|after)( it)?( is| was| has been)?) {_STATE.pattern}|{_STATE.pattern} (orders|items|ones)\b"
+)
 _ID_DIGITS = 4  # a number of so many digits is an order, an item or a zip code
 
 
@@ -91,7 +109,8 @@ class Customer:
 
     def hear(self, text: str) -> str:
         """Answer a message, and go on to what comes next."""
-        sentences = [one for one in re.split(r"(?<=[?!])\s+|(?<=\.)\s+|\n+", text.lower()) if one.strip()]
+        text = text.lower().replace("’", "'")
+        sentences = [one for one in re.split(r"(?<=[?!])\s+|(?<=\.)\s+|\n+", text) if one.strip()]
         asking = [one for one in sentences if _ASKS.search(one)]
         slots = [slot for slot, rule in _SLOTS.items() if any(rule.search(one) for one in asking)]
         if slots:
@@ -100,10 +119,14 @@ class Customer:
         if any(_CONFIRM.search(one) for one in questions):
             return "Yes, please."
         stated = " ".join(one for one in sentences if "?" not in one)
-        done, refused = _DONE.search(stated) is not None, _REFUSED.search(stated) is not None
-        refused = refused or ("sorry" in stated and not done)  # one may be sorry for the trouble, too
+        done, pays = _DONE.search(_POSSIBLE.sub("", stated)) is not None, _PAYS.search(stated) is not None
+        waits, regrets = _WAIT.search(stated) is not None, _REGRETTED.search(stated) is not None
+        # One may be sorry for the trouble, or to hear of it, too.
+        regrets = regrets or ("sorry" in stated and not (pays or waits))
+        refused = _REFUSED.search(stated) is not None or (regrets and not done)
+        done = done or pays
         if self._reported is None and not (done or refused):
-            if _WAIT.search(stated):
+            if waits:
                 return self._lose_patience("I am waiting.")
             if any(_MORE.search(one) for one in sentences):
                 return self._lose_patience(self.goal["request"])
@@ -158,4 +181,4 @@ def _numbers(text: str) -> set[str]:
 
 
 def _states(text: str) -> set[str]:
-    return {one.replace("canceled", "cancelled") for one in _STATE.findall(text)}
+    return {one.replace("canceled", "cancelled") for one in _STATE.findall(_NO_STATE.sub("", text))}
