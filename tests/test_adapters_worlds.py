@@ -65,17 +65,27 @@ def test_what_cannot_be_wrapped_is_named() -> None:
 @pytest.mark.parametrize(
     "answer",
     ["__import__('os').system('id')", "exit()", "9**9**9", "(9**9)**9", "(9**9*1)**9", "'a'*99999999", "5!", "1<<99999"]
-    + ["[0 for _ in iter(int, 1)]", "(lambda: 0)()", "x.__class__", "[1]*10**9", "open('x')", "(" * 5000],
+    + ["[0 for _ in iter(int, 1)]", "(lambda: 0)()", "x.__class__", "[1]*10**9", "open('x')", "(" * 5000]
+    + ["[0 for a in 'ab' for b in 'ab']", "f'{1:9999999999}'", "'%999999999d' % 1", "lambda: 0", "x.args", "x[0]"]
+    + ["1e99999999", "1.e-9_9999999", "9**(99*99*99*99)", "9**(99/(1/99/99/99))", "9**exp(99)", "exp(exp(exp(99)))"]
+    + ["exp((9 + 0*x)**99)"],
 )
 def test_an_answer_that_would_be_evaluated_cannot_do_harm(answer: str) -> None:
     assert not harmless(answer)
 
 
 @pytest.mark.parametrize(
-    "answer", ["(3 + 4) * 2", "x**2*y**3 + 1", "-cos(x)/3 + C", "[[1, 2], [3, 4]]", "x**(1/2)", "_ Q\nQ _", "['ab']"]
+    "answer",
+    ["(3 + 4) * 2", "x**2*y**3 + 1", "-cos(x)/3 + C", "[[1, 2], [3, 4]]", "x**(1/2)", "_ Q\nQ _", "['ab']"]
+    + ["2*(2 - 8*x)**(3/2)/3 + C", "exp(x**2) - x**-2", "entry", f"[{'-1, ' * 500}]"],
 )
 def test_and_plain_arithmetic_is_evaluated(answer: str) -> None:
     assert harmless(answer)
+
+
+@pytest.mark.parametrize("answer", ["gold", "[gold]", "\uff47old", "row['gold']", "row"])
+def test_an_answer_does_not_read_what_the_judge_knows(answer: str) -> None:
+    assert not harmless(answer, ("row", "gold")) and harmless("GOLD", ("row", "gold"))
 
 
 def test_seeds_for_which_a_generator_fails_are_passed_over() -> None:
@@ -119,6 +129,17 @@ class TestReasoningGym:
         for answer in ("nan", "inf", "nan+nanj"):  # reasoning-gym's own judge takes the first for right
             env.reset(options={"split": "test", "index": 0})
             assert env.step(f"<answer>{answer}</answer>")[1] == 0.0, answer
+
+    @pytest.mark.parametrize(
+        ("dataset", "answer"),
+        [("string_insertion", "oracle_answer"), ("n_queens", "entry['metadata']['solutions'][0]")]
+        + [(name, "entry['metadata']['solution']") for name in ("binary_matrix", "spiral_matrix")],
+    )
+    def test_a_judge_does_not_tell_the_answer(self, dataset: str, answer: str) -> None:
+        env = agent_gym.make("AgentR1/ReasoningGym-v0", dataset=dataset, evaluation_rows=2)
+        for action, reward in ((f"<answer>{answer}</answer>", 0.0), (None, 1.0)):
+            env.reset(options={"split": "test", "index": 0})
+            assert env.step(action or env.expert_action())[1] == reward
 
     def test_the_judge_scores_and_evaluates_nothing_else(self) -> None:
         env = agent_gym.make("AgentR1/ReasoningGym-v0", dataset="countdown", evaluation_rows=2)

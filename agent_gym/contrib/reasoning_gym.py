@@ -11,8 +11,8 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar, TypeGuard
 
 from agent_gym.data import DistinctRows, Row
 from agent_gym.env import Reply, TextEnv
@@ -22,15 +22,15 @@ from agent_gym.rewards import answer_format, final_answer
 TRAINING_ROWS = 100_000
 _SHARES = ("train", "train", "validation", "test")  # of all questions, half are for training
 _TRIES = 64  # a split of a quarter of the questions is missed 64 times in a row once in 1e8
-_EVALUATES = frozenset(
-    "binary_matrix countdown intermediate_integration n_queens polynomial_multiplication puzzle24 simple_integration "
-    "spiral_matrix string_insertion".split()
-)
-"""Data sets of 0.1.25 whose `score_answer` hands the answer to `eval` or to `sympy.parse_expr`, which calls `eval`."""
+_EVALUATES = frozenset("binary_matrix n_queens spiral_matrix string_insertion".split())
+_PARSES = frozenset("countdown intermediate_integration polynomial_multiplication puzzle24 simple_integration".split())
+"""Data sets of 0.1.25 whose `score_answer` hands the answer to `eval`, where it sees the judge's own variables, or to
+`sympy.parse_expr`, which calls `eval` where it does not."""
 _FUNCTIONS = frozenset("sqrt exp log ln sin cos tan asin acos atan sinh cosh tanh".split())
 
 _NO_NUMBER = re.compile(r"\b(nan|inf|infinity)j?\b", re.IGNORECASE)
 _OPERATORS = ast.Add | ast.Sub | ast.Mult | ast.Div
+_EXPONENT = re.compile(r"[\d.]e[+-]?\d", re.IGNORECASE)  # sympy computes all digits of 1e999999999
 _PARTS = (
     ast.Expression | ast.Constant | ast.Name | ast.List | ast.Tuple | ast.UnaryOp | ast.expr_context | ast.unaryop
     | ast.Pow | _OPERATORS
@@ -59,9 +59,9 @@ class ReasoningGymEnv(TextEnv):
     - `score` (weight 1): what `score_answer` of the data set gives, 0 to 1, in parts for some.
     - `format` (0): the turn states exactly one answer, at its end.
 
-    Nine judges evaluate the answer as Python. There an answer with a call, a product or a power has to be plain
-    arithmetic with small exponents; anything else scores 0 and is not evaluated. An answer that a judge raises over
-    scores 0, and `info["metrics"]["judge_raised"]` is 1.
+    Nine judges evaluate the answer as Python. There an answer that is Python has to be plain arithmetic with small
+    exponents, or lists; anything else scores 0 and is not evaluated. An answer that a judge raises over scores 0, and
+    `info["metrics"]["judge_raised"]` is 1.
 
     ## Episode end
     `terminated` after one turn. `is_success` is a score of 1.
@@ -106,6 +106,8 @@ class ReasoningGymEnv(TextEnv):
             raise ConfigError(f"reasoning-gym has no data set {dataset!r:.80}; it has {', '.join(data_sets())}")
         self._name = dataset
         self._source = _Source(dataset, config or {})
+        judge = self._source.first.score_answer
+        self._hidden = frozenset(judge.__code__.co_varnames if dataset in _EVALUATES else ())
         sizes = dict.fromkeys(_SHARES, whole_number("evaluation_rows", evaluation_rows, 1)) | {"train": TRAINING_ROWS}
         splits = {split: _Rows(self._source, split, size) for split, size in sizes.items()}
         super().__init__(splits, **{"max_turns": 1, **kwargs})
@@ -119,7 +121,7 @@ class ReasoningGymEnv(TextEnv):
         metrics, error, score = {"judge_raised": 0.0}, None, 0.0
         if answer is None:
             error = "no answer"
-        elif self._name in _EVALUATES and not harmless(answer):
+        elif self._name in _EVALUATES | _PARSES and not harmless(answer, self._hidden):
             error = "the answer is no plain arithmetic"
         elif _NO_NUMBER.search(answer) and not _NO_NUMBER.search(str(self._row["answer"])):
             error = "the answer is no number"  # which is not far from any number, by the judge of complex_arithmetic
@@ -183,34 +185,48 @@ class _Rows(DistinctRows):
         raise ConfigError(f"{self._source.name} has too few different questions for a split {self._split!r}")
 
 
-def harmless(answer: str) -> bool:
-    """Whether evaluating an answer can neither call anything nor compute for long.
+def harmless(answer: str, hidden: Collection[str] = ()) -> bool:
+    """Whether evaluating an answer calls nothing, reads no variable of `hidden` and makes no number of a great size.
 
-    Without a bracket, a star, a shift and an exclamation mark (sympy's factorial) nothing is called or blows up.
+    What is no Python raises an error unless sympy mends it, as in `5!`. How long sympy simplifies is not bounded.
     """
-    if not re.search(r"[(*!<]|__", answer):
-        return True
     try:
-        tree = ast.parse(answer.strip(), mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        parts = list(ast.walk(ast.parse(answer.strip(), mode="eval")))
+    except SyntaxError:
+        return not re.search(r"[(*!<]|__", answer)
+    except (ValueError, RecursionError, MemoryError):
         return False
-    return len(answer) <= 500 and all(map(_plain, ast.walk(tree)))
+    if len(answer) > 500 and any(isinstance(one, ast.BinOp | ast.Call) for one in parts):
+        return False
+    reads = any(isinstance(one, ast.Name) and one.id in hidden for one in parts)
+    return not reads and not _EXPONENT.search(answer) and all(map(_plain, parts))
 
 
 def _plain(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and not node.keywords
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-        # One level of powers, with numbers of two digits: 9**9**9 would compute until the memory is full.
-        within = [one for side in (node.left, node.right) for one in ast.walk(side)]
-        powers = any(isinstance(one, ast.Pow) for one in within)
-        values = [one.value for one in ast.walk(node.right) if isinstance(one, ast.Constant)]
-        return not powers and all(isinstance(value, int | float) and abs(value) < 100 for value in values)
+        # exp(exp(exp(99))) and exp(exp(9**99)) would compute until the memory is full; exp(x**2) stays as it is.
+        within = [part for one in node.args for part in ast.walk(one)]
+        grows = any(
+            isinstance(one, ast.Call) or (_is_power(one) and not isinstance(one.left, ast.Name)) for one in within
+        )
+        return isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and not node.keywords and not grows
+    if _is_power(node):
+        # One level of powers, to a number of two digits or a fraction: 9**9**9 and 9**(99*99*99*99) would, too.
+        exponent = list(ast.walk(node.right))
+        values = [one.value for one in exponent if isinstance(one, ast.Constant)]
+        small = all(isinstance(value, int | float) and abs(value) < 100 for value in values)
+        simple = sum(isinstance(one, ast.BinOp) for one in exponent) <= 1
+        grows = any(isinstance(one, ast.Call | ast.Mult | ast.Pow) for one in exponent)
+        return small and simple and not grows and not any(map(_is_power, ast.walk(node.left)))
     if isinstance(node, ast.BinOp):
         # A list or a text times a number would be as long as the number says.
         numbers = not any(isinstance(side, ast.List | ast.Tuple) or _is_text(side) for side in (node.left, node.right))
         return numbers and isinstance(node.op, _OPERATORS)
     return isinstance(node, _PARTS)
+
+
+def _is_power(node: ast.AST) -> TypeGuard[ast.BinOp]:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow)
 
 
 def _is_text(node: ast.AST) -> bool:
