@@ -147,6 +147,15 @@ def test_a_prefilled_thought_counts_as_the_turns(tokenizer: Any) -> None:
         assert got == reward
 
 
+@pytest.mark.parametrize("form", [{"protocol": "react"}, {"calls": "react"}])
+def test_a_turn_of_react_that_goes_on_with_another_question_is_the_answer(form: dict[str, str]) -> None:
+    turn = " I know.\nAction 1: Finish[{}]\nQuestion: Were A and B?\nThought 1: hm.\nAction 1: {}\n"
+    for stated, em in (("Zanzibarrow", 1.0), ("Pemi", 0.0)):
+        for behind in ("Search[A]", "Finish[Zanzibarrow]"):
+            [(_, reward, terminated, _, info)] = play(make(**form), turn.format(stated, behind))
+            assert (reward, terminated, info["metrics"]["em"]) == (em, True, em)
+
+
 def test_calls_of_a_turn_are_one_search() -> None:
     recorder = Recorder([Document("a", "Tobila", "one"), Document("b", "", "two\nlines")])
     assert isinstance(recorder, Retriever)

@@ -46,6 +46,9 @@ def search(query: str) -> ToolCall:
         ("Action: Search[a]\nobservation 1: [1] a\nAction 2: Search[b]", [search("a")]),
         ("Thought: my observation: none\nAction: Search[a]", [search("a")]),
         ("Action: Search[a]\nAction: Finish[b]", [search("a")]),  # who calls does not answer
+        # A base model goes on with the next example.
+        ("Action: Finish[b]\nQuestion: Who?\nThought 1: hm\nAction 1: Search[a]\nAction: Fly[x]", []),
+        ("Action: Search[a]\nAction: Finish[b]\nAction: Search[c]", [search("a")]),
     ],
 )
 def test_actions(text: str, calls: list[ToolCall]) -> None:
@@ -122,6 +125,7 @@ def test_anything_can_be_read(pieces: list[str]) -> None:
         ("Thought 2: two\nlines\nAction 2: Finish[x]", "<think>two\nlines</think>\n<answer>x</answer>"),
         ("Thought: a\nThought: b\nFinish[x] so", "<think>a</think>\n<think>b</think>\n<answer>x</answer>\nso"),
         ("Well. Thought: hm\nAction: Search[x", "Well. Thought: hm\nAction: Search[x"),
+        ("Finish[x]\nAction: Finish[y]", "<answer>x</answer>\nAction: Finish[y]"),
     ],
 )
 def test_a_turn_as_tags(text: str, tagged: str) -> None:

@@ -7,11 +7,12 @@
 The paper has no rules for other text of a model, so these are ours:
 
 - An action stands at the beginning of a line, after `Action:` or `Action 3:` or, if its name is known, without it
-  (`click[Buy Now]`). Case does not matter. All actions of a turn are run, in their order.
+  (`click[Buy Now]`). Case does not matter. All actions of a turn are run, in their order, up to the first `Finish`.
 - Its argument ends at the bracket that closes it, so that it may hold brackets in pairs; where they are not in pairs,
   at the last closing bracket of the line.
 - The world writes the observations: a turn ends at `Observation:`, the stop string, and what follows one is not read.
-- `Finish[answer]` calls nothing: a turn that only finishes is the answer.
+- `Finish[answer]` calls nothing: a turn that only finishes is the answer. Base models go on behind it with a question
+  and actions of their own, as in the examples of their prompt; these are no actions.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _OBSERVATION = re.compile(r"Observation:|^[ \t*]*+(?i:observation)[ \t]*+\d*+[ \
 _BRACKET = re.compile(r"[\[\]]")
 
 
-class _Action(NamedTuple):
+class Action(NamedTuple):
     """One action and where it stands; `error` says why it cannot run."""
 
     start: int
@@ -108,21 +109,23 @@ class ReActParser:
     def _write(self, name: str, argument: Any) -> str:
         return f"{name[:1].upper()}{name[1:]}[{' '.join(str(argument).splitlines())}]"
 
-    def _actions(self, text: str) -> Iterator[_Action]:
+    def _actions(self, text: str) -> Iterator[Action]:
         for match in _START.finditer(text):
             written = match["name"] or ""
             name = self._names.get(written.lower())
             if name is None and not match["mark"]:
                 continue  # running text
             if not written:
-                yield _Action(match.start(), match.end(), "", error="an action is written Name[argument]")
+                yield Action(match.start(), match.end(), "", error="an action is written Name[argument]")
                 continue
             line_end = text.find("\n", match.end())
             stop = _closing(text, match.end(), len(text) if line_end < 0 else line_end)
             if stop is None:
-                yield _Action(match.start(), match.end(), name or written, error=f"{written[:80]}[ is not closed by ]")
+                yield Action(match.start(), match.end(), name or written, error=f"{written[:80]}[ is not closed by ]")
             else:
-                yield _Action(match.start(), stop + 1, name or written, text[match.end() : stop].strip())
+                yield Action(match.start(), stop + 1, name or written, text[match.end() : stop].strip())
+                if name is not None and name == self.finish:
+                    return
 
 
 def _own(text: str) -> str:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from agent_gym.formats import ragen
-from agent_gym.formats.react import ReActParser
+from agent_gym.formats.react import Action, ReActParser
 from agent_gym.formats.tags import TagParser
 from agent_gym.protocols import Protocol, prompt_file
 from agent_gym.search import Hit
@@ -62,12 +63,15 @@ class NumberedReActParser(ReActParser):
     stop = ("\nObservation",)
 
     def parse(self, text: str) -> list[ToolCall]:
-        calls = super().parse(text)[:1]
+        calls = super().parse(text)
         for call in calls:
             if call.error or call.name not in self.arguments:
                 written = _ACTION.split(text.partition("\nObservation")[0], maxsplit=1)[-1].strip()
                 call.error = f"Invalid action: {written[:1].lower()}{written[1:]}"
         return calls
+
+    def _actions(self, text: str) -> Iterator[Action]:
+        return islice(super()._actions(text), 1)
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
         return super().render(name, arguments).removeprefix("Action: ")
