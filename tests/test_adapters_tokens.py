@@ -8,6 +8,8 @@ renderers are no part of the development installation: docs/adapters.md says whi
 from __future__ import annotations
 
 import asyncio
+import runpy
+import sys
 import typing
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,10 +26,10 @@ from tiny import make_tiny_model, make_tiny_tokenizer  # noqa: E402
 from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.contrib.lending import task_rows  # noqa: E402
 from agent_gym.testing import expert_episode, policy_texts  # noqa: E402
-from agent_gym.transcript import Sampled  # noqa: E402
+from agent_gym.transcript import Sampled, kind_of  # noqa: E402
 
-GSM8K, BISECT = "AgentR1/GSM8K-v0", "AgentR1/Bisect-v0"
-KWARGS: dict[str, dict[str, Any]] = {GSM8K: {}, BISECT: {"max_turns": 20}}
+GSM8K, BISECT, BARGAIN = "AgentR1/GSM8K-v0", "AgentR1/Bisect-v0", "AgentR1/Bargain-v0"
+KWARGS: dict[str, dict[str, Any]] = {GSM8K: {}, BISECT: {"max_turns": 20}, BARGAIN: {}}
 TEMPLATE = (Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja").read_text()
 PLAIN = """{% for one in messages %}<|im_start|>{{ one.role }}
 {{ one.content }}<|im_end|>
@@ -43,7 +45,9 @@ class Scripted:
         self.env_id, self.row, renderer = env_id, task_rows(env_id, tasks=4)[3], ChatRenderer.of(tokenizer)
         reset = {"seed": self.row["seed"], "options": {"split": self.row["split"], "index": self.row["index"]}}
         expert = policy_texts(expert_episode(gymnasium.make(env_id), **reset))
-        self.texts = ["Where is the commit?", *expert] if env_id == BISECT else expert  # numbers have one token each
+        words = "Where is the commit?"  # numbers have one token each
+        talks = {BISECT: [words, *expert], BARGAIN: [f"{words}\n{expert[0]}", *expert[1:]]}
+        self.texts = talks.get(env_id, expert)
         self.turns = [[i for c in text for i in renderer.encode(c)] + [tokenizer.eos_token_id] for text in self.texts]
         assert self.turns[0] != renderer.encode_action(self.texts[0])
         env = gymnasium.make(env_id, tokenizer=renderer, **KWARGS[env_id])
@@ -54,7 +58,7 @@ class Scripted:
             self.reward += reward
             self.ids += info["token_ids"]
             for span in info["token_spans"]:
-                self.mask += [int(span.source == "agent")] * (span.stop - span.start)
+                self.mask += [int(kind_of(span.source) == "agent")] * (span.stop - span.start)
         assert len(self.mask) == len(self.ids) and [i for i, m in zip(self.ids, self.mask, strict=True) if m] == sum(
             self.turns, []
         )
@@ -141,7 +145,26 @@ class TestSkyRL:
 
 
 class TestVerl:
-    @pytest.mark.parametrize("env_id", [GSM8K, BISECT])
+    def test_turns_of_a_role_are_sampled(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        # Stand-ins for verl, so that this runs without it: the mask is made by the loop alone.
+        parts = {"AgentLoopBase": object, "AgentLoopOutput": SimpleNamespace, "AgentLoopMetrics": SimpleNamespace}
+        monkeypatch.setitem(sys.modules, "verl.experimental.agent_loop.agent_loop", SimpleNamespace(**parts))
+        adapter = runpy.run_module("agent_gym.contrib.verl")  # not imported: other tests may have the real one
+        tokenizer = tokenizer_for(BARGAIN)
+        ours, row = Scripted(BARGAIN, tokenizer), adapter["to_verl"](BARGAIN, tasks=4)[3]
+        left = [list(turn) for turn in ours.turns]
+
+        class Server:
+            async def generate(self, **_: Any) -> Any:
+                return SimpleNamespace(token_ids=left.pop(0), log_probs=None)
+
+        loop = adapter["AgentGymLoop"]()
+        loop.tokenizer, loop.server_manager = tokenizer, Server()
+        loop.rollout_config = SimpleNamespace(response_length=4096)
+        made = asyncio.run(loop.run({}, extra_info=row["extra_info"]))
+        assert made.response_ids == ours.ids and made.response_mask == ours.mask and any(ours.mask)
+
+    @pytest.mark.parametrize("env_id", [GSM8K, BISECT, BARGAIN])
     def test_its_loop_gets_the_same_ids_and_mask(self, env_id: str) -> None:
         tokenizer = tokenizer_for(env_id)
         loops = pytest.importorskip("verl.experimental.agent_loop.agent_loop")

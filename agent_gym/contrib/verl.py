@@ -21,7 +21,7 @@ import gymnasium
 from agent_gym.chat import ChatRenderer
 from agent_gym.contrib.lending import Row, task_rows
 from agent_gym.errors import require
-from agent_gym.transcript import Sampled
+from agent_gym.transcript import Sampled, kind_of
 
 loops: Any = require("verl.experimental.agent_loop.agent_loop", "verl")
 
@@ -64,7 +64,7 @@ class AgentGymLoop(loops.AgentLoopBase):
             start = len(prompt) + len(ids)
             new = [0] * len(info["token_ids"])
             for span in info["token_spans"]:
-                if span.source == "agent":
+                if kind_of(span.source) == "agent":
                     new[span.start - start : span.stop - start] = [1] * (span.stop - span.start)
             ids, mask = ids + list(info["token_ids"]), mask + new
             logprobs += [*(output.log_probs or []), *[0.0] * (len(new) - len(output.token_ids))]
