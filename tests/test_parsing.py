@@ -163,6 +163,13 @@ def program(code: str) -> list[ToolCall]:
         ("<code>print('<tool_call>')</code>", "print('<tool_call>')"),
         ("<code>\\boxed{1}</code>\\boxed{2}", "\\boxed{1}"),  # a block is always run
         ("<code>s = '''\nx ``` y\n'''</code>", "s = '''\nx ``` y\n'''"),
+        ("<code>\n```python\nprint(1)```\n</code>", "print(1)"),
+        ("```python\nprint(1)```", "print(1)"),
+        ("<code>\nprint(1)\n```\n</code>", "print(1)"),
+        ("<code>```python print(1)```</code>", "print(1)"),
+        ("<code>```pyx = 1\nprint(pyx)\n```</code>", "pyx = 1\nprint(pyx)"),
+        ("<code>\r\n```python\r\nx = 1\r\nprint(x)\r\n```\r\n</code>", "x = 1\nprint(x)"),
+        ("```python\r\nx = 1\r\nprint(x)\r\n```\r\nI wait.", "x = 1\nprint(x)"),
     ],
 )
 def test_programs(text: str, code: str) -> None:
@@ -198,7 +205,13 @@ def test_what_is_written_as_a_program_is_read() -> None:
     assert blocks.stop == ("</code>",) and calls.stop == ()
     assert text.startswith("<tool_call>")
     assert "<code>\n```python" in blocks.instructions([]) and "<code>" not in calls.instructions([])
-    for empty in ("<code></code>", "<code>\n```python\n```\n</code>", "```python\n\n```", "<code>"):
+    for empty in (
+        "<code></code>",
+        "<code>\n```python\n```\n</code>",
+        "```python\n\n```",
+        "<code>",
+        "<code>```python```",
+    ):
         assert [call.error for call in blocks.parse(empty)] == ["the program is empty"]
     assert blocks.parse(blocks.render("other", {"x": 1})) == [ToolCall("other", {"x": 1})]
 
@@ -218,7 +231,9 @@ def test_what_closes_a_block() -> None:
         assert blocks.missing_end(closed) == ""
 
 
-@given(st.lists(st.sampled_from(["<code>", "</code>", "```python\n", "```", "\n", "x", "<tool_call>", "\\boxed{"])))
+@given(
+    st.lists(st.sampled_from(["<code>", "</code>", "```python\n", "```", "\r\n", "\n", "x", "<tool_call>", "\\boxed{"]))
+)
 def test_any_turn_with_blocks_can_be_read(pieces: list[str]) -> None:
     text = "".join(pieces)
     for call in blocks.parse(text):
@@ -226,7 +241,9 @@ def test_any_turn_with_blocks_can_be_read(pieces: list[str]) -> None:
     assert blocks.missing_end(text) in ("", "</code>")
 
 
-@pytest.mark.parametrize("piece", ["<code>", "```python\n", "``` \n", "</code>", "`", " ", "\n", "<code></code>"])
+@pytest.mark.parametrize(
+    "piece", ["<code>", "```python\n", "``` \n", "```py ", "</code>", "`", " ", "\n", "<code></code>"]
+)
 def test_a_megabyte_of_fences_is_read_at_once(piece: str) -> None:
     text = piece * ((1 << 20) // len(piece))
     started = time.process_time()

@@ -12,8 +12,9 @@ The rules; where ReTool's evaluation has one, it is that:
 - A turn stops at `</code>`; one that was cut off counts as closed.
 - Of several blocks in one turn the last one runs, and of several fences in a block the last one (ReTool). Tool calls
   all run, in their order.
-- The fence inside of `<code>` may be missing. A fence without `<code>` is a program if it names Python and no
-  `\boxed{}` follows: an answer may show the program that it comes from.
+- The fence inside of `<code>` may be missing, and it may share its first line, or its last one, with the program.
+  A fence without `<code>` is a program if it names Python and no `\boxed{}` follows: an answer may show the program
+  that it comes from.
 - Of blocks and tool calls in one turn, the kind that it opens first is meant: programs may print the other one.
 """
 
@@ -28,6 +29,7 @@ from agent_gym.tools import HermesParser, ToolCall, ToolSchema
 _OPEN, _CLOSE, _CALL = "<code>", "</code>", "<tool_call>"
 _PYTHON = re.compile(r"^[ \t]*```[ \t]*(?:python3?|py)[ \t]*$", re.IGNORECASE | re.MULTILINE)
 _FENCE = re.compile(r"^[ \t]*```[ \t]*\w*[ \t]*$", re.MULTILINE)
+_FIRST = re.compile(r"[ \t]*```[ \t]*(?:(?:python3?|py)\b[ \t]*|\w+[ \t]*$|)", re.IGNORECASE | re.MULTILINE)
 
 
 class CodeParser:
@@ -103,7 +105,7 @@ def _calls(text: str) -> bool:
 
 def _program(text: str) -> str | None:
     """The program in the last `<code>` of a turn, else in its last ```python fence, unless an answer follows that."""
-    _, opened, block = text.rpartition(_OPEN)
+    _, opened, block = text.replace("\r\n", "\n").rpartition(_OPEN)
     if opened:
         block = block.partition(_CLOSE)[0].strip("\n")
     starts = [fence.end() for fence in _PYTHON.finditer(block)]
@@ -111,8 +113,8 @@ def _program(text: str) -> str | None:
         return None
     if not starts:
         # A fence that names no language is only looked for at the beginning: further down it would be the closing one.
-        first = _FENCE.match(block)
-        if first is None:
-            return block
-        starts = [first.end()]
-    return _FENCE.split(block[starts[-1] :], maxsplit=1)[0].strip("\n")
+        first = _FIRST.match(block)
+        starts = [first.end() if first else 0]
+    code = _FENCE.split(block[starts[-1] :], maxsplit=1)[0] if starts[-1] else block
+    # Some models close the fence on the last line of the program, where it could only be a comment.
+    return code.rstrip().removesuffix("```").strip("\n")
