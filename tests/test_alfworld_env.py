@@ -85,6 +85,14 @@ def test_wrong_commands_cost_a_turn_and_change_nothing() -> None:
     assert before == (env._world.progress, env._world.view[1:])
 
 
+@pytest.mark.parametrize("action", ["I think I should look around.", "", FORMS["tool"]("go to the moon")])
+def test_a_turn_without_a_command_costs_what_a_wrong_one_does(action: str) -> None:
+    env = make(protocol="agent-r1", reward_weights={"success": 1.0, "invalid": 1.0})
+    env.reset(options={"index": 1})
+    _, reward, terminated, _, info = env.step(action)
+    assert (reward, terminated, info["metrics"]["invalid_commands"]) == (-1.0, False, 1.0)
+
+
 @pytest.mark.parametrize("form", ["tool", "tags"])
 def test_only_the_first_command_of_a_turn_is_given(form: str) -> None:
     env = make(commands=form)

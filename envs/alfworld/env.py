@@ -53,13 +53,14 @@ class ALFWorldEnv(ToolEnv):
     - "tool" (default): `<tool_call>{"name": "env_step", "arguments": {"command": "go to desk 1"}}</tool_call>`
     - "tags": `<action>go to desk 1</action>`, with reasoning around it. A turn stops at `</action>`.
     - "text": the turn itself, or what stands in it after `</think>`.
-    A turn without any command gives up.
+    A turn without any command gives up; under a protocol it is an invalid one instead.
 
     ## Reward
     - `success` (weight 1): 1 when the task is solved.
     - `progress` (0): the change of the share of the goal's conditions that hold, such as "is hot" and "is in the
       fridge"; what is undone is paid back. A process term.
-    - `invalid` (0): -1 for a turn whose command was not admissible or could not be read. A process term.
+    - `invalid` (0): -1 for a turn whose command was not admissible or could not be read, and under a protocol for one
+      that has none. A process term.
 
     ## Episode end
     `terminated` when the task is solved or the policy gives up, `truncated` after `max_turns` turns (50, as in the
@@ -196,7 +197,9 @@ class ALFWorldEnv(ToolEnv):
         return self.protocol.prompt(self._now, self._steps, self._world.view.admissible)
 
     def answer(self, text: str) -> Reply:
-        return Reply(terminated=True) if self.protocol is None else Reply(error="no command")
+        if self.protocol is None:
+            return Reply(terminated=True)
+        return Reply(error="no command", terms={"invalid": -1.0})  # else prose would be better than trying
 
     def score_calls(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> dict[str, float]:
         return {"invalid": float(-any(result.error for result in results))}
