@@ -47,12 +47,15 @@ from agent_gym.policies.processors import load_encoder, model_class
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.rollout import Episode, EpisodeSpec, Row, Runner, read_trajectories
 from agent_gym.rollout.env_threads import shows_images
+from agent_gym.trainers.checkpoints import refuse_used
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.engine import build_policy, named_weights
 from agent_gym.trainers.grpo import AgentGRPOTrainer
+from agent_gym.trainers.run_file import FILE, LOG
 from agent_gym.trainers.sft import train_sft
 from agent_gym.trainers.tasks import task_dataset
 from agent_gym.viewer import write_html
+from agent_gym.viewer.curve import trajectory_files
 
 RL, MORE_SFT = "GRPO policy", "more SFT"
 
@@ -72,7 +75,8 @@ def run_speedrun(
         What results.json holds: one entry per policy and way of decoding, and the seconds of each stage.
 
     Raises:
-        ConfigError: for an unknown preset or engine, a missing GPU, or a model or data set that cannot be loaded.
+        ConfigError: for an unknown preset or engine, a missing GPU, a model or data set that cannot be loaded, or a
+            folder whose grpo/ is the run of another command.
     """
     if isinstance(preset, str) and preset not in PRESETS:
         raise ConfigError(f"preset is {preset!r}; allowed: {', '.join(PRESETS)}")
@@ -131,6 +135,7 @@ class Speedrun:
 
     def run(self) -> dict[str, Any]:
         preset = self.preset
+        refuse_used(self.folder / "grpo", marks=(FILE,))
         self.log(f"{preset.env_id}, seed {self.seed}")
         source = None if preset.model is None else model_source(preset.model)
         if source is None:
@@ -263,6 +268,10 @@ class Speedrun:
     def train(self) -> float:
         """Train the policy by GRPO, evaluate it, and return the seconds of the steps."""
         preset, clock = self.preset, StepClock(self.clock)
+        # An earlier speedrun here, perhaps of another preset and of more steps, would be taken for a part of this one.
+        run = self.folder / "grpo"
+        for file in [run / LOG, *itertools.chain.from_iterable(trajectory_files(run).values())]:
+            file.unlink(missing_ok=True)
         train, dev = (
             task_dataset(preset.env_id, preset.env_kwargs, split=split, tasks=count, seed=self.seed)
             for split, count in (("train", preset.train_tasks), (preset.dev_split, preset.dev_tasks))

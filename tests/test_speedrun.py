@@ -31,6 +31,7 @@ from agent_gym.examples.tiny import demonstration_texts, make_tiny_model, make_t
 from agent_gym.rollout import from_record, read_trajectories  # noqa: E402
 from agent_gym.rollout.episode import episode_values  # noqa: E402
 from agent_gym.trainers import AgentGRPOConfig  # noqa: E402
+from agent_gym.trainers.run_file import history  # noqa: E402
 from agent_gym.trainers.sft import expert_episodes  # noqa: E402
 
 GSM8K = "AgentR1/GSM8K-v0"
@@ -158,11 +159,19 @@ def test_a_preset_with_controls_shows_its_start_and_trains_both_from_it(
         for name in ("grpo", "more_sft", "sft")
     )
     assert distance(same, begun) == 0.0 and distance(moved, begun) > 0.0
-    # Nor do controls change what is measured before them.
+    # Nor do controls change what is measured before them. What an earlier run has left does not get into this one.
+    used_before = tmp_path / "plain" / "grpo"
+    (used_before / "trajectories").mkdir(parents=True)
+    for name in ("eval_000104_0.jsonl", "train_000103_0.jsonl", "mine.jsonl"):
+        (used_before / "trajectories" / name).write_text("{}\n")
+    (used_before / "log.jsonl").write_text('{"step": 104}\n')
     plain = run_speedrun(dataclasses.replace(preset, controls=None), 1, tmp_path / "plain", engine="transformers")
     for row, without in list(zip(results["results"], plain["results"], strict=False))[::2]:  # the greedy ones
         assert row["success"] == without["success"] and row["reward"] == pytest.approx(without["reward"], abs=1e-6)
     assert {row["decoding"]: row["episodes"] for row in results["results"]} == {"greedy": 5, "sampled": 5 * 8}
+    files = sorted(file.name for file in (used_before / "trajectories").iterdir())
+    assert files[2] == "eval_000003_0.jsonl" and files[3] == "mine.jsonl" and len(files) == 7
+    assert max(log["step"] for log in history(used_before)) == 3
 
 
 @pytest.mark.slow
@@ -260,6 +269,10 @@ def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
     missing = dataclasses.replace(MINI, model=str(tmp_path / "nothing"))
     with pytest.raises(ConfigError, match="cannot load the model .*nothing"):
         run_speedrun(missing, output_dir=tmp_path, engine="transformers")
+    (tmp_path / "grpo").mkdir()
+    (tmp_path / "grpo" / "run.json").write_text("{}")  # of agent-gym grpo, whose files are not ours to clear
+    with pytest.raises(ConfigError, match=r"grpo holds another run \(run.json\): name another --output_dir"):
+        run_speedrun(MINI, output_dir=tmp_path, engine="transformers")
 
 
 # The model that is made on the spot.
