@@ -68,6 +68,8 @@ def test_commands_save_and_mistakes_are_named(tmp_path: Path) -> None:
     (record,) = read_trajectories(path)
     assert [message["content"] for message in record["messages"][1:]] == ["a", "b"]
     assert main(["view", str(path)]) == 0 and path.with_suffix(".html").is_file()
+    talk(["c", save], ["d"])
+    assert [record["messages"][-1]["content"] for record in read_trajectories(path)] == ["b", "d"]
 
 
 def test_a_reset_forgets() -> None:

@@ -125,7 +125,7 @@ def test_list_shows_every_environment(capsys: Any) -> None:
 # rollout, view
 
 
-def test_the_experts_trajectories_replay_and_become_a_page(tmp_path: Path, capsys: Any) -> None:
+def test_the_experts_trajectories_replay_and_become_a_page(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     output, page = tmp_path / "new" / "expert.jsonl", tmp_path / "page.html"
     assert main(["rollout", ENV_ID, "--expert", "--episodes", "3", "--group-size=2", "--output", str(output)]) == 0
     report = capsys.readouterr().out
@@ -135,6 +135,17 @@ def test_the_experts_trajectories_replay_and_become_a_page(tmp_path: Path, capsy
     assert replay(records[0]) == []
     assert main(["view", str(output.parent), "--output", str(page)]) == 0
     assert page.stat().st_size > 20_000 and capsys.readouterr().out.strip() == str(page)
+    before = output.read_bytes()
+    assert "holds episodes, which would be lost" in complaint(capsys, "view", str(output), "--output", str(output))
+    assert output.read_bytes() == before
+    # A page of a folder stands beside it, under its whole name.
+    folder = tmp_path / "exp-0.1"
+    (folder / "other").mkdir(parents=True)
+    output.rename(folder / "a.jsonl")
+    for given, place in ((".", folder), ("..", folder / "other"), ("exp-0.1", tmp_path)):
+        monkeypatch.chdir(place)
+        assert main(["view", given]) == 0
+        (tmp_path / "exp-0.1.html").unlink()
 
 
 # eval

@@ -171,6 +171,16 @@ def test_stored_scores_are_those_of_today_and_other_weights_others(
     assert all(r["spec"]["env_kwargs"]["reward_weights"] == {"format": 0.5} for r in records_of(output))
     assert main(["rescore", str(output)]) == 0, "the new file is consistent"
     assert "no reward term ['formt']" in complaint(capsys, "rescore", str(played), "--reward_weights", '{"formt": 1}')
+    for taken in (played, output):
+        before = taken.read_bytes()
+        assert "holds episodes, which would be lost" in complaint(
+            capsys, "rescore", str(played), "--output", str(taken)
+        )
+        assert taken.read_bytes() == before
+    card = output.with_suffix(".card.json")
+    card.write_text("{}")
+    output.unlink()
+    assert "is the card of other scores" in complaint(capsys, "rescore", str(played), "--output", str(output))
     # With fewer turns the world itself is another.
     assert main(["rescore", str(played), "--env_kwargs", '{"max_turns": 1}']) == 1
     assert "steps early" in capsys.readouterr().out

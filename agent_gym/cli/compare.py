@@ -15,7 +15,7 @@ from typing import Any
 from tqdm import tqdm
 
 from agent_gym.cli.parser import Parser, check_output, json_object, read_settings
-from agent_gym.cli.view import named, read_files
+from agent_gym.cli.view import keep_episodes, named, read_files
 from agent_gym.errors import ConfigError, writing
 from agent_gym.evaluate import summarize
 from agent_gym.evaluate.cards import differences, read_cards, terms
@@ -23,6 +23,7 @@ from agent_gym.evaluate.compare import Run, read_runs, same_kind, with_cards
 from agent_gym.evaluate.compare import compare as compare_runs
 from agent_gym.evaluate.report import align, comparison_text, interval, number
 from agent_gym.evaluate.statistics import Measure
+from agent_gym.evaluate.storage import CARDS
 from agent_gym.judges import Judge
 from agent_gym.rollout import Replay, from_record, make_env, play_again, to_record, write_trajectories
 from agent_gym.rollout.env_threads import close_env
@@ -100,6 +101,7 @@ def leaderboard(argv: Sequence[str]) -> int:
     if not files:
         raise ConfigError(f"{folder} holds no cards; agent-gym eval --output and training runs write them")
     output = Path(arguments.output or folder / "leaderboard.html")
+    keep_episodes(output)
     check_output(str(output))
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for file in files:
@@ -181,6 +183,10 @@ def rescore(argv: Sequence[str]) -> int:
     weights = {"reward_weights": arguments.reward_weights} if arguments.reward_weights else {}
     changes = {**arguments.env_kwargs, **weights}
     if arguments.output:
+        keep_episodes(arguments.output)
+        card = Path(arguments.output).with_suffix(CARDS)
+        if card.exists():  # it would vouch for the new scores
+            raise ConfigError(f"{card} is the card of other scores: name another file with --output")
         check_output(arguments.output)
     judge = None if arguments.judge is None else Judge.of(read_settings(arguments.judge)).connect()
     records = list(read_files([arguments.file]))
@@ -257,6 +263,7 @@ def calibrate(argv: Sequence[str]) -> int:
     parser.flag("--output FILE.json", "write the measures there, too")
     arguments = parser.parse(argv)
     if arguments.output:
+        keep_episodes(arguments.output)
         check_output(arguments.output)
     judge = Judge.of(read_settings(arguments.judge))
     try:

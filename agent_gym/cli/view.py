@@ -16,7 +16,7 @@ from tqdm import tqdm
 from agent_gym.cli.parser import Parser, check_output, positive
 from agent_gym.cli.runs import status_of
 from agent_gym.errors import ConfigError, require, writing
-from agent_gym.rollout import read_trajectories
+from agent_gym.rollout import read_trajectories, scan_trajectories
 from agent_gym.trainers.run_file import FILE, LOG, history, read
 from agent_gym.viewer import render_html
 from agent_gym.viewer.curve import render_run, trajectory_files
@@ -37,10 +37,23 @@ def read_files(files: Iterable[str | Path]) -> Iterator[dict[str, Any]]:
     return iter(tqdm(records, desc="reading", unit=" episodes", leave=False, disable=None, file=sys.stderr))
 
 
+def keep_episodes(output: str | Path) -> None:
+    """Raise `ConfigError` if a file that is to be written holds episodes, which nothing brings back."""
+    if Path(output).is_file() and any(isinstance(found, dict) for *_, found in scan_trajectories(output)):
+        raise ConfigError(f"{output} holds episodes, which would be lost: name another file with --output")
+
+
 def named(files: Sequence[str]) -> list[tuple[str, str]]:
     """Name each file by its stem, or by its path where two have one stem."""
-    stems = [Path(file).stem for file in files]
+    stems = [_plain(file).name for file in files]
     return [(stem if stems.count(stem) == 1 else file, file) for stem, file in zip(stems, files, strict=True)]
+
+
+def _plain(file: str) -> Path:
+    """Return an input without the ending of a file; the name of a folder is whole, whatever dots are in it."""
+    path = Path(file)
+    path = path.resolve() if path.name in ("", "..") else path
+    return path if path.is_dir() else path.with_suffix("")
 
 
 def view(argv: Sequence[str]) -> int:
@@ -71,7 +84,9 @@ def view(argv: Sequence[str]) -> int:
     runs = {name: _jsonl_files(Path(path)) for name, path in named(arguments.files)}
     if arguments.episode:
         raise ConfigError("--episode belongs to --terminal; on the page an episode is found by search")
-    output = Path(arguments.output or Path(arguments.files[0]).with_suffix(".html"))
+    first = _plain(arguments.files[0])
+    output = Path(arguments.output or first.with_name(f"{first.name}.html"))
+    keep_episodes(output)
     check_output(str(output))
     page = render_html({name: read_files(files) for name, files in runs.items()}, arguments.title or " and ".join(runs))
     with writing(output, "name another file with --output"):

@@ -22,7 +22,7 @@ HELP = {
     "/reset": "forget the conversation and begin anew",
     "/tools": "what the policy can call",
     "/more": "the last result in full",
-    "/save FILE": "write the conversation as a trajectory for agent-gym view",
+    "/save FILE": "append the conversation to a file of trajectories, for agent-gym view",
     "/help": "show this",
     "/quit": "leave",
 }
@@ -122,7 +122,7 @@ class Terminal:
                     raise ConfigError("/save needs a file, for example /save chat.jsonl")
                 record = self._conversation.record()
                 with writing(path):
-                    write_trajectories(path, [record])
+                    write_trajectories(path, [record], append=True)
                 self._print(f"saved; look at it with: agent-gym view {path}")
             elif name == "/help":
                 self._print("\n".join(f"  {command:<12}{meaning}" for command, meaning in HELP.items()))
