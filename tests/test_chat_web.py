@@ -13,6 +13,8 @@ from browser import CHROMIUM, Browser
 from process_tools import until
 from serve_tools import CALL, HOSTILE, Served, ask
 
+from agent_gym.errors import EnvFailure
+
 
 @pytest.fixture
 def served() -> Iterator[Served]:
@@ -50,6 +52,18 @@ def test_one_at_a_time_and_a_trajectory_when_there_is_one(served: Served) -> Non
     status, line, _ = ask(served.url, "/trajectory")
     assert status == 200 and json.loads(line)["messages"][-1]["role"] == "assistant"
     assert served.say("b") == 200
+
+
+def test_a_world_that_does_not_begin_ends_no_server(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise EnvFailure("the sandbox is gone")
+
+    monkeypatch.setattr(served.server._conversation, "reset", fail)
+    assert ask(served.url, "/reset", {})[0] == 200
+    served.wait()
+    end = served.server._events[-1]
+    assert (end["reason"], end["text"]) == ("failed", "the sandbox is gone")
+    assert served.say("What is 48/2?") == 200
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from serve_tools import CALL, scripted
 from tiny import CHATML, make_tiny_tokenizer
 
 from agent_gym.chat import ChatRenderer
+from agent_gym.errors import RolloutError
 from agent_gym.serve.conversation import Limits
 from agent_gym.transcript import Span, check_tiling
 
@@ -118,6 +119,18 @@ def test_words_that_were_not_answered_leave_no_trace(tokenizer: Any) -> None:
         chat.stop_at = -1
         assert chat.say("What is it?") == "answer"
     assert "never mind" not in chat.context() and len(chat.record()["messages"]) == 5
+
+
+def test_an_engine_that_fails_ends_the_turn_alone(tokenizer: Any) -> None:
+    def fail() -> str:
+        raise RolloutError("400: the context is too long")
+
+    chat = Chat(tokenizer, ["24", fail, "26"])
+    assert chat.say("What is it?") == "answer"
+    assert chat.say("never mind") == "failed"
+    assert chat.events[-1]["text"] == "the engine failed: 400: the context is too long"
+    assert chat.say("bad \ud800") == "answer"  # half of a surrogate pair, as JSON may hold
+    assert "never mind" not in chat.context() and "bad ?" in chat.context()
 
 
 def test_tools_see_no_reward_and_mistakes_are_answered(tokenizer: Any) -> None:

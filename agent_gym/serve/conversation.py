@@ -25,7 +25,7 @@ import gymnasium
 
 from agent_gym.chat import ChatRenderer, Message
 from agent_gym.env import TextEnv
-from agent_gym.errors import ConfigError, EnvFailure
+from agent_gym.errors import AgentGymError, ConfigError, EnvFailure
 from agent_gym.images import images_of
 from agent_gym.policies.base import Generation, Policy, Request, SamplingParams
 from agent_gym.rollout import Episode, EpisodeSpec, Row, derive_seed, to_record
@@ -41,7 +41,7 @@ REASONS = {
     "turns": "the policy used as many turns as it may for one message; write another to let it go on",
     "full": "the context is full; reset to begin anew",
     "over": "the episode of the environment is over; reset to begin another",
-    "failed": "the environment failed",
+    "failed": "the environment or the engine failed",
 }
 _UNFINISHED = "\ufffd"  # how a part of a character is decoded
 
@@ -127,6 +127,7 @@ class Conversation:
     def say(self, text: str, listener: Listener) -> None:
         """Add the person's words and let the policy answer; `listener` gets the events."""
         self._stopped.clear()
+        text = text.encode("utf-8", "replace").decode()  # no tokenizer takes half of a surrogate pair
         begin, episode = time.perf_counter(), self._episode
         before, sampled = len(episode.steps), episode.sampled_tokens
         listener({"kind": "person", "text": text})
@@ -138,17 +139,21 @@ class Conversation:
             self._write_end()
             try:
                 reason = self._turns(listener)
-            except EnvFailure as error:
-                reason, why = "failed", f"the environment failed: {error}"
+            except AgentGymError as error:
+                what = "environment" if isinstance(error, EnvFailure) else "engine"
+                reason, why = "failed", f"the {what} failed: {error}"
             if len(episode.steps) == before:  # the policy did not answer
                 episode.messages.pop()
                 self._words = []
                 self._write_end()
         seconds = round(time.perf_counter() - begin, 3)
         episode.seconds += seconds
+        listener(self.end(reason, why, seconds, episode.sampled_tokens - sampled))
+
+    def end(self, reason: str, why: str = "", seconds: float = 0.0, sampled: int = 0) -> dict[str, Any]:
+        """Return the event "end"; `why` says more than the reason."""
         end = {"kind": "end", "reason": reason, "text": why or REASONS[reason], "seconds": seconds}
-        counts = {"tokens": len(self._token_ids), "sampled": episode.sampled_tokens - sampled}
-        listener({**end, **counts, "limit": self._limit})
+        return {**end, "tokens": len(self._token_ids), "sampled": sampled, "limit": self._limit}
 
     def record(self) -> dict[str, Any]:
         """Return the record of a trajectory file, whose `source` is "chat"; `ConfigError` if there is no answer yet."""

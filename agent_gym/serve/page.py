@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import AgentGymError, ConfigError
 from agent_gym.serve.conversation import Conversation
 from agent_gym.serve.server import HTTPException, Request, Response, Route, Server, in_thread, page_routes, post
 
@@ -60,6 +60,8 @@ class ChatServer(Server):
                     self._begin()
                 else:
                     self._conversation.say(text, self._add)
+            except AgentGymError as error:  # a world that does not begin ends no conversation
+                self._add(self._conversation.end("failed", str(error)))
             finally:
                 self._busy = False
 

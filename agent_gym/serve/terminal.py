@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from agent_gym.errors import ConfigError, writing
+from agent_gym.errors import AgentGymError, ConfigError, writing
 from agent_gym.rollout import write_trajectories
 from agent_gym.serve.conversation import Conversation
 from agent_gym.viewer.terminal import harmless
@@ -98,7 +98,7 @@ class Terminal:
                 self._print("")
             numbers = f"{event['sampled']} tokens in {event['seconds']:.1f} s"
             context = f"context {event['tokens']} of {event['limit']}"
-            why = [] if event["reason"] == "answer" else [event["text"]]
+            why = [] if event["reason"] == "answer" else [harmless(event["text"])]
             self._print(f"[{' · '.join([*why, numbers, context])}]", "dim")
 
     def _command(self, name: str, argument: str) -> None:
@@ -128,7 +128,7 @@ class Terminal:
                 self._print("\n".join(f"  {command:<12}{meaning}" for command, meaning in HELP.items()))
             else:
                 raise ConfigError(f"there is no {name} here; known: {', '.join(HELP)}")
-        except ConfigError as error:
+        except AgentGymError as error:
             self._print(harmless(str(error)), "yellow")
 
     def _print(self, text: str, style: str | None = None) -> None:
