@@ -63,6 +63,10 @@ def test_the_list_names_what_was_killed(tmp_path: Path, monkeypatch: Any, capsys
     assert second.split()[:7] == ["runs/killed", "grpo", "killed", "2/9", "0.500", "-", "2"]
     assert main(["runs", "--json"]) == 0
     assert [row["status"] for row in json.loads(capsys.readouterr().out)] == ["done", "killed"]
+    for name, content in (("list", "[1]"), ("other", json.dumps({"status": "running", "host": platform.node()}))):
+        (tmp_path / "runs" / name).mkdir()
+        (tmp_path / "runs" / name / FILE).write_text(content)  # what another program calls run.json
+    assert main(["runs"]) == 0 and len(capsys.readouterr().out.splitlines()) == 3
     assert "no folder at nope" in complaint(capsys, "runs", "nope")
 
 
@@ -74,6 +78,15 @@ def test_what_cannot_be_gone_on_with_says_why(tmp_path: Path, capsys: Any) -> No
     folder = finished(tmp_path / "d")
     (folder / "checkpoint-1").mkdir()
     assert "is finished; to train on: agent-gym resume" in complaint(capsys, "resume", str(folder))
+    assert "name the run's folder before --config" in complaint(capsys, "resume", "--config", "f.yaml")
+    # Of another machine one cannot see whether it is gone: the user says so.
+    about = {"host": "node-7", "pid": 12, "status": "running", "cwd": str(tmp_path / "gone")}
+    folder = finished(tmp_path / "e", **about)
+    (folder / "checkpoint-1").mkdir()
+    line = complaint(capsys, "resume", str(folder))
+    assert "was running on node-7, as process 12, and two processes must not" in line
+    words = line.partition("agent-gym resume ")[2].split()
+    assert "make that folder again" in complaint(capsys, "resume", *words)
 
 
 def test_a_run_goes_on_from_any_folder_and_has_our_card(

@@ -68,11 +68,12 @@ def history(folder: str | Path) -> list[dict[str, Any]]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read the file; what cannot be read is empty."""
+    """Read the file; what cannot be read, or is no object, is empty."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        about = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
+    return about if isinstance(about, dict) else {}
 
 
 def write(path: Path, about: Mapping[str, Any]) -> None:

@@ -22,14 +22,16 @@ from agent_gym.evaluate.statistics import mean
 from agent_gym.trainers.run_file import FILE, read, write
 
 _DEPTH = 3  # folders below the given one in which runs are looked for
+_OURS = {"command", "argv", "cwd", "status"}  # what each run.json has; others write files of this name, too
 
 
 def status_of(about: Mapping[str, Any]) -> str:
     """Return the status of a run; one that is noted as running and whose process is gone was killed."""
-    if about.get("status") != "running" or about.get("host") != platform.node():
+    pid = about.get("pid")
+    if about.get("status") != "running" or about.get("host") != platform.node() or not isinstance(pid, int):
         return str(about.get("status"))
     try:
-        os.kill(int(about["pid"]), 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return "killed"
     except PermissionError:  # it is there, and another user's
@@ -52,7 +54,7 @@ def runs(argv: Sequence[str]) -> int:
     if not root.is_dir():
         raise ConfigError(f"no folder at {root}; name the one that holds the runs: agent-gym runs FOLDER")
     found = [path for depth in range(_DEPTH + 1) for path in root.glob("*/" * depth + FILE)]
-    known = {path.parent: read(path) for path in found}
+    known = {path.parent: about for path in found if _OURS <= (about := read(path)).keys()}
     order = sorted(known, key=lambda folder: known[folder].get("started", 0.0), reverse=True)
     if arguments.json:
         rows = [{"folder": str(one), **known[one], "status": status_of(known[one])} for one in order]
@@ -81,14 +83,23 @@ def resume(argv: Sequence[str]) -> int:
 
     parser = Parser("resume", resume.__doc__)
     parser.flag("folder RUN", "the run's folder; settings behind it win, for example --max_steps 200")
+    if argv and argv[0].startswith("-") and argv[0] not in ("-h", "--help"):  # all flags are those of the run's command
+        raise ConfigError(f"resume: name the run's folder before {argv[0]}: agent-gym resume RUN --max_steps 200")
     arguments = parser.parse(argv[:1])
     folder = Path(arguments.folder).absolute()
     about = read(folder / FILE)
-    if not about:
+    if not _OURS <= about.keys():
         raise ConfigError(f"{arguments.folder} holds no {FILE}; agent-gym runs lists the runs that can be gone on with")
     command, status = about["command"], status_of(about)
-    if status == "running":
-        raise ConfigError(f"{arguments.folder} is still running, as process {about['pid']}: stop it first")
+    if status == "running" and about.get("host") == platform.node():
+        raise ConfigError(f"{arguments.folder} is still running, as process {about.get('pid')}: stop it first")
+    # Whether a process of another machine still runs cannot be seen from here, so that the user has to say it.
+    if status == "running" and take_option(with_underscores(argv), "--resume_from_checkpoint")[0] is None:
+        raise ConfigError(
+            f"{arguments.folder} was running on {about.get('host')}, as process {about.get('pid')}, and two processes "
+            f"must not train in one folder; if it is gone: agent-gym resume {arguments.folder} "
+            "--resume_from_checkpoint true"
+        )
     if command not in ("grpo", "ppo", "sft"):
         raise ConfigError(f"{arguments.folder} is a run of {command}, which has no checkpoints: start it again")
     if _last_checkpoint(folder) is None:
@@ -98,7 +109,11 @@ def resume(argv: Sequence[str]) -> int:
     if status == "done" and len(argv) < 2:
         cure = f"agent-gym resume {arguments.folder} --max_steps N"
         raise ConfigError(f"{arguments.folder} is finished; to train on: {cure}")
-    os.chdir(about["cwd"])  # relative paths of its command line are meant from there
+    try:
+        os.chdir(about["cwd"])  # relative paths of its command line are meant from there
+    except OSError as error:
+        gone = f"{arguments.folder} was started in {about['cwd']}: {error.strerror}"
+        raise ConfigError(f"{gone}; make that folder again, its relative paths are meant from there") from error
     before = _without(about["argv"], "--output_dir", "--resume_from_checkpoint")
     return main([command, *before, *argv[1:], "--output_dir", str(folder), "--resume_from_checkpoint", "true"])
 
