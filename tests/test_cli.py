@@ -79,6 +79,9 @@ def test_a_mistake_is_one_line_without_a_traceback() -> None:
         (f"{EVAL} --config many.yaml", "expected a whole number, got 'many'"),
         (f"{EVAL} --config list.yaml", "it holds a list"),
         (f"{EVAL} --config broken.yaml", "not valid yaml"),
+        ("view --config file.yaml", "no trajectory file at a.jsonl"),
+        ("view --config none.yaml", "the following arguments are required"),
+        ("runs --config number.yaml", "no folder at 3"),
         ("view missing.jsonl", "no trajectory file at"),
         ("view rows.jsonl", "format None"),
         ("view empty", "holds no .jsonl file"),
@@ -96,6 +99,9 @@ def test_a_mistake_names_what_is_wrong(words: str, message: str, tmp_path: Path,
         "many.yaml": "episodes: many",
         "list.yaml": "- 1",
         "broken.yaml": "a: [1",
+        "file.yaml": "files: a.jsonl",
+        "none.yaml": "files: []",
+        "number.yaml": "folder: 3",
     }
     for name, content in files.items():
         (tmp_path / name).write_text(content)

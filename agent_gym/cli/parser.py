@@ -107,14 +107,17 @@ class Parser(argparse.ArgumentParser):
             if key not in actions:
                 raise ConfigError(f"{path}: unknown key {key!r}; {nearest(key, actions)}")
             action = actions[key]
+            if value is None or not action.option_strings and value == []:
+                continue
+            texts = [*map(as_text, value)] if isinstance(value, list) else [as_text(value)]
             if not action.option_strings:
-                action.default, action.required = value, False
-                action.nargs = "?" if action.nargs is None else "*"
+                several = action.nargs in ("*", "+")
+                action.default, action.required = texts if several else as_text(value), False
+                action.nargs = "*" if several else "?"
             elif action.nargs == 0:
                 arguments += [action.option_strings[0]] if value else []
-            elif value is not None:
-                values = value if isinstance(value, list) else [value]
-                arguments += [action.option_strings[0], *map(as_text, values)]
+            else:
+                arguments += [action.option_strings[0], *texts]
         return arguments
 
 
