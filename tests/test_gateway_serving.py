@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from model_server import free_port
+from openai_tools import Server, says, serving
 from tiny import make_tiny_model
 
 torch = pytest.importorskip("torch")
@@ -63,6 +64,25 @@ def test_a_gateway_records_an_episode_for_each_key(engine: str, model: str, tmp_
     assert all(max(row["logprobs"][a:b]) < 0 for a, b, author, _ in row["spans"] if author == "agent")
     page = tmp_path / "page.html"
     assert main(["view", str(record), "--output", str(page)]) == 0 and "I am two." in page.read_text()
+
+
+def test_a_server_of_texts_is_behind_a_gateway(tmp_path: Path) -> None:
+    record, port = tmp_path / "talk.jsonl", free_port()
+
+    def talk_to_it() -> None:
+        try:
+            _wait_for(url := f"http://127.0.0.1:{port}")
+            with openai.OpenAI(base_url=f"{url}/one/v1", api_key="sk-one") as client:
+                talk: list[Any] = [{"role": "user", "content": "Hello?"}]
+                client.chat.completions.create(model="any", messages=talk, temperature=0.5)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=talk_to_it).start()
+    with serving(Server(says("Good day."))) as endpoint:
+        assert main(["gateway", "--endpoint", endpoint, "--port", str(port), "--record", str(record)]) == 0
+    (talk,) = read_trajectories(record)
+    assert talk["steps"][0]["action"] == "Good day." and talk["steps"][0]["metrics"] == {"asked_temperature": 0.5}
 
 
 def _wait_for(url: str) -> None:

@@ -18,6 +18,7 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.cli.parser import announce, nearest, one_line
 from agent_gym.data import model_source
 from agent_gym.errors import ConfigError, require
+from agent_gym.gateway import ENV_ID
 from agent_gym.policies import Policy, ScriptedPolicy
 from agent_gym.policies.processors import load_encoder, model_class
 from agent_gym.policies.vllm import set_environment
@@ -225,7 +226,8 @@ def _build_endpoint(arguments: argparse.Namespace, env_id: str, context: int) ->
             print(f"agent-gym: {name} takes and gives token ids, with the tokenizer of {source}", file=sys.stderr)
             return tokenizer, OpenAIPolicy(url, name, renderer, token_ids=True, context=limit, concurrency=concurrency)
     else:
-        tokenizer = _small_tokenizer(shows_images(env_id, arguments.env_kwargs))
+        # The environment of the gateway has none, and cannot be made without an agent to ask.
+        tokenizer = _small_tokenizer(env_id != ENV_ID and shows_images(env_id, arguments.env_kwargs))
         source = "a small tokenizer made here; give --tokenizer for real counts"
     tokenizer.chat_template = _PLAIN_TEMPLATE
     print(f"agent-gym: {name} takes messages and gives texts; tokens are counted with {source}", file=sys.stderr)
