@@ -46,6 +46,13 @@ class Asked:
     max_tokens: int | None = None
     temperature: float | None = None  # recorded only: the rollout's temperature holds
 
+    def __post_init__(self) -> None:
+        given = self.temperature
+        if given is None:
+            return
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 100:
+            raise Refused(400, f"temperature is {given!r:.80}; it must be a number from 0 to 100")
+
 
 @dataclass(slots=True)
 class Answer:
