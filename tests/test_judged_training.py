@@ -211,9 +211,12 @@ def test_the_command_reads_episodes_and_lines(tmp_path: Path, capsys: pytest.Cap
     labels, output = tmp_path / "labels.jsonl", tmp_path / "found.json"
     run = tmp_path / "run.jsonl"
     assert main(["rollout", "AgentR1/GSM8K-v0", "--expert", "--episodes", "2", "--output", str(run)]) == 0
-    talk = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "wrong"}]
-    labels.write_text(run.read_text() + json.dumps({"messages": talk, "label": 0}) + "\n")
-    found = read_labels(labels.read_text().splitlines(), "labels")
+    # JSON may hold signs at which str.splitlines breaks a line, and a file blank lines.
+    talk = [{"role": "user", "content": "?\u2028\x85"}, {"role": "assistant", "content": "wrong"}]
+    line = json.dumps({"messages": talk, "label": 0}, ensure_ascii=False)
+    labels.write_text(f"{run.read_text()}\n{line}\n", encoding="utf-8")
+    with labels.open(encoding="utf-8") as lines:
+        found = read_labels(lines, "labels")
     assert [one.label for one in found] == [1.0, 1.0, 0.0] and len({one.group for one in found}) == 3
     capsys.readouterr()
     with serving(Server(lambda asked: [1 if "wrong" in asked.of("turn 1")[0] else 8])) as url:

@@ -267,10 +267,10 @@ def calibrate(argv: Sequence[str]) -> int:
         check_output(arguments.output)
     judge = Judge.of(read_settings(arguments.judge))
     try:
-        lines = Path(arguments.labels).read_text(encoding="utf-8").splitlines()
+        with Path(arguments.labels).open(encoding="utf-8") as lines:
+            labelled = read_labels(lines, arguments.labels)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {arguments.labels}: {error}") from error
-    labelled = read_labels(lines, arguments.labels)
     found = measure(judge.connect(), labelled)
     judge.close()
     print(

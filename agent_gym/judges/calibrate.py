@@ -84,6 +84,8 @@ def read_labels(lines: Iterable[str], name: str) -> list[Labelled]:
     """
     found = []
     for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         try:
             record = json.loads(line)
             if "rows" in record:
