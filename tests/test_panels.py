@@ -196,6 +196,12 @@ def test_exported_tasks_can_be_hashed_again_and_their_panel_be_played(
     specs = make_specs(GSM8K, {"data": str(rows)}, panel=found, group_size=2, seed=9)
     assert [(spec.index, spec.seed) for spec in specs[::2]] == [(n, derive_seed(0, n)) for n in range(5)]
 
+    before, panel = out.read_bytes(), out.with_suffix(".json").read_bytes()
+    out.with_suffix(".json").write_text("{}")
+    assert main(["export", "tasks", GSM8K, str(out), *kwargs, "--tasks", "2"]) == 2
+    assert "mine.json is no panel" in capsys.readouterr().err and out.read_bytes() == before
+    out.with_suffix(".json").write_bytes(panel)
+
     rows.write_text(rows.read_text().replace("#### 4", "#### 5").replace("What is 4", "What was 4"))
     capsys.readouterr()
     assert main(["eval", GSM8K, "--expert", "--panel", file, *kwargs]) == 2

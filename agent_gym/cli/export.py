@@ -8,7 +8,7 @@ from pathlib import Path
 from agent_gym.cli.parser import Parser, announce, check_output, positive, run_kind
 from agent_gym.cli.view import read_files
 from agent_gym.errors import ConfigError, require, writing
-from agent_gym.evaluate.panels import SIZES, Panel, canonical, look, write_panels
+from agent_gym.evaluate.panels import SIZES, Panel, canonical, look, read_panel, write_panels
 
 
 def export(argv: Sequence[str]) -> int:
@@ -97,12 +97,15 @@ def _export_tasks(argv: Sequence[str]) -> int:
     env_id, kwargs, split, out = arguments.env_id, arguments.env_kwargs, arguments.split, Path(arguments.out)
     if out.suffix != ".jsonl":
         raise ConfigError(f"{out} must end in .jsonl: it gets the tasks, and {out.with_suffix('.json')} the panel")
+    place = out.with_suffix(".json")
+    if place.is_file():  # the panel before; what is none is found before the tasks are written over
+        read_panel(str(place), env_id)
     check_output(str(out))
     rows = list(look(env_id, kwargs, split, arguments.tasks))
     with writing(out):
         out.write_text("".join(canonical(row) + "\n" for row in rows), encoding="utf-8")
     panel = Panel.of(out.stem, env_id, kwargs, split, rows)
-    panel.write(out.with_suffix(".json"))
+    panel.write(place)
     print(f"{len(rows)} tasks, openings {panel.prompts_sha256}, gold answers {panel.golds_sha256}")
     return 0
 
