@@ -34,7 +34,7 @@ def read_runs(folder: str | Path) -> list[dict[str, Any]]:
     """Read the results of a folder that `agent-gym speedrun` has left, of one run or of several seeds, by seed.
 
     Raises:
-        ConfigError: if there are none, or if they were written before evaluations were kept.
+        ConfigError: if there are none, one is not whole, or they were written before evaluations were kept.
     """
     folder = Path(folder)
     files = [folder / "results.json"] if (folder / "results.json").is_file() else [*folder.glob("seed_*/results.json")]
@@ -43,9 +43,14 @@ def read_runs(folder: str | Path) -> list[dict[str, Any]]:
             f"{folder} holds no finished run (seed_N/results.json): make some with agent-gym speedrun --seeds 0,1,2 "
             f"--output_dir {folder}"
         )
-    runs = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    for file, run in zip(files, runs, strict=True):
-        if not run.get("dev", {}).get("evaluations"):
+    runs = []
+    for file in files:
+        try:
+            run = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ConfigError(f"{file} is not whole: {error}; run it again") from error
+        runs.append(run)
+        if not isinstance(run, dict) or not run.get("dev", {}).get("evaluations"):
             raise ConfigError(f"{file} holds no evaluations during GRPO: it is of an earlier version; run it again")
     return sorted(runs, key=lambda run: run["seed"])
 

@@ -237,10 +237,19 @@ def test_cli_names_a_command_that_the_trainer_understands(tmp_path: Path, capsys
     assert f"{SMALL.parameters:,} parameters" in shown and "agent-gym grpo" in shown
 
 
-def test_cli_names_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cli_names_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for model, gpus, message in (
         ("Qwen/Qwen2.5-7B", "four", "4x80"),
         ("./nowhere", "1x80", "nowhere/config.json"),
         ("some/where", "1x80", "Qwen/Qwen2.5-7B"),  # the hub cannot be reached
     ):
         assert message in complaint(capsys, "plan", "--model", model, "--gpus", gpus)
+    sizes = {"model_type": "qwen2", "hidden_size": 8, "num_attention_heads": 2}
+    for config, message in (
+        ([1], "holds a list"),
+        ({**sizes, "num_attention_heads": 0}, "num_attention_heads is 0; it must be a whole number of at least 1"),
+        ({**sizes, "intermediate_size": "wide"}, "intermediate_size is 'wide'"),
+        (sizes, "has no 'intermediate_size'"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        assert message in complaint(capsys, "plan", "--model", str(tmp_path), "--gpus", "1x80")

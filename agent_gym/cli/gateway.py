@@ -114,6 +114,9 @@ def use_agent(env_id: str | None, env_kwargs: dict[str, Any], given: Any) -> tup
         return env_id, env_kwargs
     if given.agent and given.agent_command:
         raise ConfigError("agent and agent_command are two agents: give one of them")
-    agent = given.agent or shlex.split(given.agent_command)
+    try:
+        agent = given.agent or shlex.split(given.agent_command)
+    except ValueError as error:
+        raise ConfigError(f"agent_command is {given.agent_command!r:.80}: {error}") from error
     settings = {"world": env_id, "world_kwargs": env_kwargs} if env_id else env_kwargs
     return agent_env(agent, given.tasks, given.reward, **settings)

@@ -209,12 +209,21 @@ def json_object(text: str | Mapping[str, Any]) -> dict[str, Any]:
 
 def positive(text: str) -> int:
     """Read a number that has to be at least 1."""
+    return _at_least(1, text)
+
+
+def natural(text: str) -> int:
+    """Read a number that has to be at least 0, as gymnasium wants a seed to be."""
+    return _at_least(0, text)
+
+
+def _at_least(least: int, text: str) -> int:
     try:
         number = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}") from None
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    if number < least:
+        raise argparse.ArgumentTypeError(f"must be at least {least}, got {number}")
     return number
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 
 from agent_gym.chat import text_of
-from agent_gym.cli.parser import Flag, Parser, positive
+from agent_gym.cli.parser import Flag, Parser, natural, positive
 from agent_gym.errors import ConfigError, require
 from agent_gym.rollout import make_env
 
@@ -43,7 +43,7 @@ def play(argv: Sequence[str]) -> int:
     parser.add_env()
     parser.add_env_kwargs()
     _add_task(parser.flag, "split to take the task from; default: the environment's own")
-    parser.flag("--seed", "seed of the episode; default: a new one each time", type=int)
+    parser.flag("--seed", "seed of the episode; default: a new one each time", type=natural)
     arguments = parser.parse(argv)
     wanted = {"split": arguments.split, "index": arguments.index}
     options = {key: value for key, value in wanted.items() if value is not None}
@@ -175,7 +175,7 @@ def chat(argv: Sequence[str]) -> int:
     parser.add_env_kwargs()
     flag = parser.group("the world that the tools look into")
     _add_task(flag, "split of the task whose world it is; default: the environment's own")
-    flag("--seed", "seed of the world and of the sampling", type=int, default=0)
+    flag("--seed", "seed of the world and of the sampling", type=natural, default=0)
     flag = parser.group("limits")
     flag("--max_turns N", "turns of the policy per message", type=positive, default=16)
     flag("--max_turn_tokens N", "tokens sampled per turn", type=positive, default=1024)

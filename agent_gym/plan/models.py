@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.data import model_source
-from agent_gym.errors import ConfigError, require
+from agent_gym.errors import ConfigError, require, whole_number
 
 # Model type to whether its attention has biases at query, key and value, and norms of query and key.
 _FAMILIES = {"llama": (False, False), "mistral": (False, False), "qwen2": (True, False), "qwen3": (False, True)}
@@ -35,22 +35,26 @@ class ModelShape:
         """Read a `config.json`.
 
         Raises:
-            ConfigError: for a model of another family, whose parameters would be counted wrong.
+            ConfigError: for a model of another family, whose parameters would be counted wrong, or a size that is none.
         """
         family = config.get("model_type")
         if family not in _FAMILIES:
             raise ConfigError(f"plan counts the parameters of {', '.join(_FAMILIES)}; this model is {family!r}")
         qkv_bias, qk_norm = _FAMILIES[family]
+
+        def size(name: str, usual: int | None = None) -> int:
+            return whole_number(name, config[name] if usual is None else config.get(name) or usual, 1)
+
         try:
-            hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+            hidden, heads = size("hidden_size"), size("num_attention_heads")
             return cls(
                 hidden=hidden,
-                mlp=int(config["intermediate_size"]),
-                layers=int(config["num_hidden_layers"]),
+                mlp=size("intermediate_size"),
+                layers=size("num_hidden_layers"),
                 heads=heads,
-                kv_heads=int(config.get("num_key_value_heads") or heads),
-                head_dim=int(config.get("head_dim") or hidden // heads),
-                vocab=int(config["vocab_size"]),
+                kv_heads=size("num_key_value_heads", heads),
+                head_dim=size("head_dim", hidden // heads),
+                vocab=size("vocab_size"),
                 tied=bool(config.get("tie_word_embeddings", False)),
                 qkv_bias=qkv_bias,
                 qk_norm=qk_norm,
@@ -153,4 +157,6 @@ def find_shape(model: str) -> ModelShape:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ConfigError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"{path} holds a {type(config).__name__}; a model's config.json holds an object")
     return ModelShape.from_config(config)
