@@ -16,6 +16,7 @@ from agent_gym import ConfigError
 from agent_gym.cli.main import main
 from agent_gym.envs.alfworld.embedded import write_embedded
 from agent_gym.prepare import RECIPES, env_kwargs, forecast, pieces, prepare
+from agent_gym.prepare.sources import DOWNLOADS
 
 OFFICIAL: Any = RECIPES["alfworld"].archive
 
@@ -123,6 +124,6 @@ def test_without_a_source_the_official_archive_is_fetched(
     printed = capsys.readouterr().out
     assert re.search(r"json_2\.1\.1 +7 +[\d,]+  written", printed) and "--split valid_unseen" in printed
     assert f'gym.make("AgentR1/ALFWorld-v0", data="{tmp_path}/alfworld/json_2.1.1")' in printed
-    assert not (tmp_path / "alfworld" / "downloads").exists()
+    assert not (tmp_path / "alfworld" / DOWNLOADS).exists()
     env = gymnasium.make("AgentR1/ALFWorld-v0", data="official", split="valid_seen").unwrapped
     assert env.reset(seed=0)[1]["game"].startswith(str(tmp_path / "alfworld"))

@@ -123,6 +123,16 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path, hotpot):
     assert again(tmp_path / "other", hotpot).made
 
 
+def test_a_folder_of_the_user_that_is_called_downloads_stays(tmp_path):
+    mine = write_lines(tmp_path / "data" / "downloads" / "train.jsonl", word_problems(3))
+    with pytest.raises(ConfigError, match="holds files, and no manifest describes them"):
+        prepare("gsm8k", source=[str(mine.parent)], output=tmp_path / "data")
+    prepare("gsm8k", source=[str(mine)], output=tmp_path / "other")
+    (tmp_path / "other" / "downloads").mkdir()
+    prepare("gsm8k", source=[str(mine)], output=tmp_path / "other")
+    assert mine.is_file() and (tmp_path / "other" / "downloads").is_dir()
+
+
 def test_another_index_is_added_to_what_is_there(tmp_path, hotpot):
     pytest.importorskip("faiss")
     pytest.importorskip("sentence_transformers")

@@ -27,7 +27,8 @@ from agent_gym.search.base import Document
 from agent_gym.search.sources import SUFFIXES, Source, existing, read_documents, read_rows
 
 NO_SPLIT = "all"  # of a file whose name holds no split; environments take it for train
-DOWNLOADS = "downloads"  # until what is made of them is finished
+# Until what is made of them is finished. It is deleted then, so the name must be one that no folder of a user has.
+DOWNLOADS = ".agent-gym-downloads"
 
 _SPLITS = {"train": "train", "dev": "validation", "val": "validation", "validation": "validation", "test": "test"}
 _ORDER = ("train", "validation", "test", NO_SPLIT)
