@@ -85,6 +85,46 @@ def test_a_server_of_texts_is_behind_a_gateway(tmp_path: Path) -> None:
     assert talk["steps"][0]["action"] == "Good day." and talk["steps"][0]["metrics"] == {"asked_temperature": 0.5}
 
 
+@pytest.mark.parametrize("refused", ["a request", "the record"])
+def test_a_fault_ends_one_conversation_or_all_and_never_hangs(
+    refused: str, model: str, tmp_path: Path, capsys: Any
+) -> None:
+    lone, port, over = refused == "a request", free_port(), threading.Event()
+    server = Server(says("one"), (400, {"error": "too long"}) if lone else says("two"), says("three"))
+    answers: list[str] = []
+
+    def talk_to_it() -> None:
+        try:
+            _wait_for(f"http://127.0.0.1:{port}")
+            for key, text in (("one", "a"), ("two", "b"), ("one", "c"))[: 3 if lone else 2]:
+                url = f"http://127.0.0.1:{port}/{key}/v1"
+                with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client, suppress(openai.APIError):
+                    asked: list[Any] = [{"role": "user", "content": "a"}]
+                    if text == "c":
+                        asked += [{"role": "assistant", "content": "one"}, {"role": "user", "content": "c"}]
+                    answers.append(client.chat.completions.create(model="m", messages=asked).choices[0].message.content)
+        finally:
+            # What cannot be recorded ends the gateway by itself.
+            if lone or not over.wait(30):
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    record = tmp_path / "talks.jsonl" if lone else Path("/dev/full")
+    thread = threading.Thread(target=talk_to_it)
+    with serving(server) as endpoint:
+        thread.start()
+        flags = ["--endpoint", endpoint, "--tokenizer", model, "--port", str(port), "--record", str(record)]
+        code = main(["gateway", *flags, "--max_turn_tokens", "20", "--idle", "60" if lone else "1"])
+        over.set()
+        thread.join()
+    errors = capsys.readouterr().err
+    if lone:
+        assert (code, answers) == (0, ["one", "three"]) and "answered 400" in errors
+        failed, whole = sorted(read_trajectories(record), key=lambda one: len(one["steps"]))
+        assert "too long" in failed["failure"] and whole["failure"] is None and len(whole["steps"]) == 2
+    else:
+        assert (code, answers) == (1, ["one", "two"]) and "agent-gym: cannot write /dev/full" in errors
+
+
 def _wait_for(url: str) -> None:
     for _ in range(1200):
         with suppress(OSError):

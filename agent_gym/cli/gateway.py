@@ -11,8 +11,9 @@ from typing import Any
 
 from agent_gym.cli.engine import open_model
 from agent_gym.cli.parser import Parser, check_output, positive
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, writing
 from agent_gym.gateway import ENV_ID, agent_env
+from agent_gym.policies.served import ServedPolicy
 from agent_gym.rollout import Budget, Episode, EpisodeSpec, Runner, Stream, derive_seed, to_record, write_trajectories
 
 _LIVE = 64  # conversations at the same time; each has a thread
@@ -53,6 +54,8 @@ def gateway(argv: Sequence[str]) -> int:
         tokenizer, policy = open_model(arguments, ENV_ID, budget.max_tokens)
         # No session waits until all others have asked something.
         policy.continuous = True
+        if isinstance(policy, ServedPolicy):
+            policy.fails_alone = True  # what a server refuses to one agent is no reason to end those of others
         with closing(policy), closing(Runner(policy, tokenizer, budget, max_live=_LIVE)) as runner:
             _serve(runner, listener, arguments)
     return 0
@@ -72,7 +75,12 @@ def _serve(runner: Runner, listener: Any, arguments: Any) -> None:
         fate = f"failed: {episode.failure.line}" if episode.failure else f"{len(episode.steps)} turns"
         print(f"{episode.spec.env_kwargs['session']}: {fate}, {len(episode.rows)} rows", file=sys.stderr, flush=True)
         if arguments.record:
-            write_trajectories(arguments.record, [to_record(episode, runner.renderer.tokenizer)], append=True)
+            with writing(arguments.record):
+                write_trajectories(arguments.record, [to_record(episode, runner.renderer.tokenizer)], append=True)
+
+    def end_all() -> None:
+        for session in gate.sessions:
+            session.end(Ended())
 
     gate = shared_gateway(Gateway(listener, new.put))
     print(f"serving at {gate.url}/v1, and at {gate.url}/NAME/v1 for an episode NAME", file=sys.stderr, flush=True)
@@ -88,10 +96,12 @@ def _serve(runner: Runner, listener: Any, arguments: Any) -> None:
             spec = EpisodeSpec(ENV_ID, kwargs, split="train", index=0, group=begun, sampling_seed=seed)
             stream.add([spec], arguments.temperature, write)
             begun += 1
-    finally:
-        for session in gate.sessions:
-            session.end(Ended())
+    except KeyboardInterrupt:  # only then: after an error nothing is played any more, and what was under way never ends
+        end_all()
         stream.wait(lambda: ended == begun)
+        raise
+    finally:
+        end_all()
         gate.close()
 
 

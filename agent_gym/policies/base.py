@@ -78,6 +78,8 @@ class Generation:
     finish_reason: FinishReason
     # Which weights sampled the tokens, as runs of (version, number of tokens). The rollout writes it.
     versions: list[tuple[int, int]] = field(default_factory=list)
+    # Why there is nothing, with the reason "abort": only where a request that fails ends its own episode alone.
+    error: Exception | None = None
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.logprobs):

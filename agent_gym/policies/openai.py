@@ -63,7 +63,13 @@ class OpenAIPolicy(ServedPolicy):
 
     def submit(self, request: Request) -> None:
         check_request(request, self._pending, self.context)
-        self._begin(request, self._answer(request, self._content(request)))
+        try:
+            content = self._content(request)
+        except ConfigError as error:
+            if not self.fails_alone:
+                raise
+            return self._refuse(request, error)
+        self._begin(request, self._answer(request, content))
 
     async def _disconnect(self) -> None:
         await self._client.close()

@@ -18,6 +18,8 @@ class ServedPolicy:
     """The half of a policy that knows no protocol; a subclass submits, and closes its connections in `_disconnect`."""
 
     continuous = True
+    fails_alone = False
+    """Whether a request that fails ends its own episode only (`Generation.error`), where `poll` otherwise raises."""
 
     def __init__(self, name: str) -> None:
         # By id: the request, its future, and its name at the server.
@@ -52,7 +54,9 @@ class ServedPolicy:
                 continue
             del self._pending[request.id]
             if isinstance(news, Exception):
-                raise news
+                if not self.fails_alone:
+                    raise news
+                news = Generation(request.id, [], [], "abort", error=news)
             found.append(news)
         return found
 
@@ -84,6 +88,11 @@ class ServedPolicy:
             self._news.put((request, news))
 
         self._pending[request.id] = request, asyncio.run_coroutine_threadsafe(wait(), self._loop), name
+
+    def _refuse(self, request: Request, error: Exception) -> None:
+        """Let a request fail that no server sees."""
+        self._pending[request.id] = request, Future(), ""
+        self._news.put((request, error))
 
     def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

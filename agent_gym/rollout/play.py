@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_gym.env import Sampled
-from agent_gym.errors import ConfigError, EnvFailure
+from agent_gym.errors import ConfigError, EnvFailure, message_of
 from agent_gym.images import Shown
 from agent_gym.policies.base import Generation, Request, SamplingParams, cut_at_stop
 from agent_gym.rollout.contexts import AppendContext, AskSummary, NewContext
@@ -152,6 +152,8 @@ class Life:
         turn: Generation | None = None
         while turn is None or turn.finish_reason == "abort":
             piece = await wait(Ask(turn.token_ids if turn else ()))
+            if piece.error is not None:
+                raise EnvFailure(message_of(piece.error)) from piece.error
             if piece.token_ids or piece.finish_reason != "abort":
                 piece.versions = [(self.rollout.runner.version, len(piece.token_ids))]
             self.rollout.stats.sampled_tokens += len(piece.token_ids)
