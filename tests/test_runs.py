@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ pytest.importorskip("trl")
 
 from cli_tools import complaint
 
+from agent_gym import ConfigError
 from agent_gym.cli import runs
 from agent_gym.cli.main import main
 from agent_gym.trainers.run_file import FILE, note, read, recorded, write
@@ -116,6 +118,27 @@ def test_several_seeds_make_a_table_and_what_is_done_is_not_run_again(
     assert [row["seed"] for row in found["runs"]] == [0, 1] and "reward" in found["mean"]
     before = read(tmp_path / "out" / "seed_0" / FILE)
     assert main([*words, "--seeds", "0,1"]) == 0 and read(tmp_path / "out" / "seed_0" / FILE) == before
+
+
+@pytest.mark.parametrize(
+    ("about", "message"),
+    [
+        ({"command": "ppo"}, "is a run of `ppo gsm8k --max_steps 9`, and this is `grpo gsm8k --max_steps 9`"),
+        ({"argv": ["gsm8k", "--max_steps", "5"]}, "`grpo gsm8k --max_steps 5`, and this is .* another --output_dir"),
+        ({"status": "running"}, "seed_1 is still running, as process"),
+        ({}, ""),
+    ],
+)
+def test_a_seed_that_is_kept_is_of_the_same_command(
+    tmp_path: Path, monkeypatch: Any, about: dict[str, Any], message: str
+) -> None:
+    own = ["--seed", "1", "--output_dir", "o", "--resume_from_checkpoint", "true"]
+    finished(tmp_path / "seed_1", **{"argv": ["gsm8k", "--max_steps", "9", *own], **about})
+    words, started = ["gsm8k", "--output_dir", "x", "--max_steps", "9"], list[Any]()
+    monkeypatch.setattr(runs.subprocess, "run", started.append)
+    with pytest.raises(ConfigError, match=message) if message else nullcontext():
+        runs.over_seeds("grpo", words, [1, 1], tmp_path)
+    assert not started
 
 
 def test_an_interval_needs_two_seeds() -> None:

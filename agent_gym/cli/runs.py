@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -128,8 +129,11 @@ def _without(argv: Sequence[str], *flags: str) -> list[str]:
 def over_seeds(command: str, argv: Sequence[str], seeds: Sequence[int], folder: str | Path) -> int:
     """Run a command once for each seed, one after the other, into FOLDER/seed_N, and print their last numbers.
 
-    One that fails does not stop those after it. A seed that is done is not run again; one with a checkpoint goes on.
+    One that fails does not stop those after it. A seed that is done is not run again; one with a checkpoint goes on;
+    `ConfigError` if it was another command, or is still running.
     """
+    for seed in seeds:
+        _check_seed(command, argv, Path(folder, f"seed_{seed}"))
     rows: list[dict[str, Any]] = []
     for seed in seeds:
         place = Path(folder, f"seed_{seed}")
@@ -154,6 +158,25 @@ def over_seeds(command: str, argv: Sequence[str], seeds: Sequence[int], folder: 
     print_table(table, numbers=range(2, 3 + len(measures)))
     write(Path(folder, "seeds.json"), {"command": command, "runs": rows, "mean": found})
     return int(any(row["status"] != "done" for row in rows))
+
+
+def _check_seed(command: str, argv: Sequence[str], place: Path) -> None:
+    """Refuse what another process is writing, and what is kept and was started by another command line."""
+    about = read(place / FILE)
+    status = status_of(about)
+    if status == "running":
+        where = f"as process {about['pid']} of {about['host']}"
+        cure = f"stop it first, or delete {place / FILE} if that machine is gone"
+        raise ConfigError(f"{place} is still running, {where}: {cure}")
+    if not about or (status != "done" and _last_checkpoint(place) is None):
+        return  # nothing of it is kept
+    own = ("--seed", "--output_dir", "--resume_from_checkpoint")
+    then, now = (
+        shlex.join([name, *_without(words, *own)])
+        for name, words in ((about["command"], about["argv"]), (command, argv))
+    )
+    if then != now:
+        raise ConfigError(f"{place} is a run of `{then}`, and this is `{now}`: give the same, or another --output_dir")
 
 
 def _interval(found: Mapping[str, Any] | None) -> str:
