@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,10 @@ import yaml
 pytest.importorskip("trl")
 
 from cli_tools import complaint
+from process_tools import until
 
 from agent_gym import ConfigError
-from agent_gym.cli import runs
+from agent_gym.cli import launch, runs
 from agent_gym.cli.main import main
 from agent_gym.trainers.run_file import FILE, note, read, recorded, write
 
@@ -129,16 +132,31 @@ def test_several_seeds_make_a_table_and_what_is_done_is_not_run_again(
         ({}, ""),
     ],
 )
-def test_a_seed_that_is_kept_is_of_the_same_command(
-    tmp_path: Path, monkeypatch: Any, about: dict[str, Any], message: str
-) -> None:
+def test_a_seed_that_is_kept_is_of_the_same_command(tmp_path: Path, about: dict[str, Any], message: str) -> None:
     own = ["--seed", "1", "--output_dir", "o", "--resume_from_checkpoint", "true"]
     finished(tmp_path / "seed_1", **{"argv": ["gsm8k", "--max_steps", "9", *own], **about})
     words, started = ["gsm8k", "--output_dir", "x", "--max_steps", "9"], list[Any]()
-    monkeypatch.setattr(runs.subprocess, "run", started.append)
     with pytest.raises(ConfigError, match=message) if message else nullcontext():
-        runs.over_seeds("grpo", words, [1, 1], tmp_path)
+        runs.over_seeds("grpo", words, [1, 1], tmp_path, started.append)
     assert not started
+
+
+def test_a_seed_that_is_interrupted_has_the_time_to_end(tmp_path: Path, monkeypatch: Any) -> None:
+    program, ready, saved = (tmp_path / name for name in ("program", "ready", "saved"))
+    lines = ["import pathlib, time", "try:", f"    pathlib.Path({str(ready)!r}).touch()", "    time.sleep(60)"]
+    lines += ["except KeyboardInterrupt:", "    time.sleep(1)", f"    pathlib.Path({str(saved)!r}).touch()"]
+    program.write_text("\n".join([f"#!{sys.executable}", *lines]))
+    program.chmod(0o700)
+
+    def interrupt() -> None:
+        until(ready.exists)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(sys, "executable", str(program))
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        runs.over_seeds("grpo", [], [0], tmp_path / "out", launch.run_to_its_end)
+    assert saved.exists()
 
 
 def test_an_interval_needs_two_seeds() -> None:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,7 +50,7 @@ def train(name: str, argv: Sequence[str], *, launched: bool = False) -> int:
             folder = given.get("output_dir")
             if not folder:
                 raise ConfigError("--seeds puts each run into a folder of its own: name the outer one by --output_dir")
-            return over_seeds(name, argv, seed_list(seeds), str(folder))
+            return over_seeds(name, argv, seed_list(seeds), str(folder), run_to_its_end)
         announce("importing torch and TRL")
     quiet()
     from agent_gym.policies.vllm import set_environment
@@ -100,20 +100,30 @@ grpo, ppo, sft = (partial(train, name) for name in ("grpo", "ppo", "sft"))
 
 def run(arguments: Sequence[str]) -> int:
     """Run `accelerate launch` with these arguments and return its exit code."""
-    here = os.getpid()
 
     def begin() -> None:
-        end_with(here)
         os.environ[LAUNCHER] = str(os.getpid())
 
-    # A group of its own: Ctrl-C reaches it once, from here, and it has the time to end its processes.
-    command = [sys.executable, "-m", agent.__name__, *arguments]
-    launcher = subprocess.Popen(command, preexec_fn=begin, process_group=0)
+    return run_to_its_end([sys.executable, "-m", agent.__name__, *arguments], begin)
+
+
+def run_to_its_end(command: Sequence[str], begin: Callable[[], None] = lambda: None) -> int:
+    """Run a command that ends with this process, and return its exit code; it calls `begin` first.
+
+    It has a group of its own: Ctrl-C reaches it once, from here, and it has the time to end its processes.
+    """
+    here = os.getpid()
+
+    def prepare() -> None:
+        end_with(here)
+        begin()
+
+    process = subprocess.Popen(command, preexec_fn=prepare, process_group=0)
     try:
-        return launcher.wait()
+        return process.wait()
     except KeyboardInterrupt:
-        os.killpg(launcher.pid, signal.SIGINT)
-        launcher.wait()
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait()
         raise
 
 

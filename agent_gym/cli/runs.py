@@ -10,10 +10,9 @@ import json
 import os
 import platform
 import shlex
-import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,11 +125,17 @@ def _without(argv: Sequence[str], *flags: str) -> list[str]:
     return arguments
 
 
-def over_seeds(command: str, argv: Sequence[str], seeds: Sequence[int], folder: str | Path) -> int:
+def over_seeds(
+    command: str,
+    argv: Sequence[str],
+    seeds: Sequence[int],
+    folder: str | Path,
+    start: Callable[[Sequence[str]], object],
+) -> int:
     """Run a command once for each seed, one after the other, into FOLDER/seed_N, and print their last numbers.
 
-    One that fails does not stop those after it. A seed that is done is not run again; one with a checkpoint goes on;
-    `ConfigError` if it was another command, or is still running.
+    `start` runs a command line to its end. A seed that fails does not stop those after it. One that is done is not run
+    again, one with a checkpoint goes on; `ConfigError` if it was another command, or is still running.
     """
     for seed in seeds:
         _check_seed(command, argv, Path(folder, f"seed_{seed}"))
@@ -142,7 +147,7 @@ def over_seeds(command: str, argv: Sequence[str], seeds: Sequence[int], folder: 
         if status_of(about) != "done":
             words = [*_without(argv, "--seed", "--output_dir"), "--seed", str(seed), "--output_dir", str(place)]
             words += ["--resume_from_checkpoint", "true"] if _last_checkpoint(place) is not None else []
-            subprocess.run([sys.executable, "-m", "agent_gym", command, *words], check=False)
+            start([sys.executable, "-m", "agent_gym", command, *words])
         about = read(place / FILE)
         rows.append({"seed": seed, "status": status_of(about), "step": about.get("step"), **about.get("numbers", {})})
     measures = [name for name in ("reward", "eval_reward", "eval_success", "loss") if any(name in row for row in rows)]
