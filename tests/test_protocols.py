@@ -176,6 +176,18 @@ def test_evaluations_take_the_limits_of_the_protocol(
     assert (limits["max_turn_tokens"], limits["max_tokens"]) == expected
 
 
+def test_each_environment_of_an_evaluation_has_the_limits_of_its_own_protocol(tmp_path: Path, capsys: Any) -> None:
+    env_ids = ["AgentR1/ALFWorld-v0", "AgentR1/WebShop-v0"]
+    words = ["--env_kwargs", '{"protocol": "verl-agent"}', "--episodes", "1", "--output", str(tmp_path / "run.jsonl")]
+    assert main(["eval", *env_ids, "--expert", "--json", *words]) == 0
+    expected = dict(zip(env_ids, (2560, 4608), strict=True))
+    for card in json.loads((tmp_path / "run.card.json").read_text())["cards"]:
+        assert card["decoding"]["limits"]["max_tokens"] == expected.pop(card["environment"]["id"])
+    records = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    assert [record["settings"]["max_tokens"] for record in records] == [2560, 4608] and not expected
+    assert json.loads(capsys.readouterr().out)["settings"]["max_tokens"] is None, "they have none in common"
+
+
 def test_the_page_of_protocols_has_each_of_them() -> None:
     page = (ROOT / "docs" / "protocols.md").read_text(encoding="utf-8")
     ids = {entry.id for entry in ENVS}

@@ -18,9 +18,8 @@ from agent_gym.evaluate.cards import describe_model, play
 from agent_gym.evaluate.panels import opened_env, read_panel
 from agent_gym.evaluate.report import details, table
 from agent_gym.judges.judge import ENGINE, Judge
-from agent_gym.rollout import CONTEXTS, Budget, Context, EpisodeSpec, Runner, make_context, tighten, warn_of_expert
+from agent_gym.rollout import CONTEXTS, Budget, EpisodeSpec, Runner, make_context, tighten, warn_of_expert
 
-Limits = tuple[Budget, Context]
 # Flags that decide what an episode is like: a file is continued under the same ones only.
 SETTINGS = "split panel seed temperature env_kwargs context max_turns max_turn_tokens max_tokens max_seconds".split()
 
@@ -40,11 +39,11 @@ def rollout(argv: Sequence[str]) -> int:
     arguments = parser.parse(argv)
     arguments.env_id, arguments.env_kwargs = use_agent(arguments.env_id, arguments.env_kwargs, arguments)
     (player,) = find_players(arguments, [arguments.env_id])
-    limits = _limits(arguments, arguments.env_id)
+    budget = _budget(arguments, arguments.env_id)
     _read_judge(arguments, arguments.group_size)
     specs = _specs(arguments, arguments.env_id, arguments.group_size)
-    with _open_file(arguments) as file, _open_runner(arguments, limits, arguments.env_id, player.engine) as runner:
-        result = _play(arguments, player, limits, specs, file, runner)
+    with _open_file(arguments) as file, _open_runner(arguments, [budget], arguments.env_id, player.engine) as runner:
+        result = _play(arguments, player, budget, specs, file, runner)
     print(f"success: {result}\nreward: {result.reward:.3f}")
     if result.failed:
         print("\n  ".join([f"failed episodes: {result.failed}", *result.failures]))
@@ -86,7 +85,9 @@ def evaluate(argv: Sequence[str]) -> int:
         env_ids = [env_id]
     elif arguments.agent or arguments.agent_command:
         raise ConfigError("an agent plays in one environment: name one id")
-    players, limits = find_players(arguments, env_ids), _limits(arguments, env_ids[0])
+    players = find_players(arguments, env_ids)
+    played = dict.fromkeys(env_id for player in players for env_id in player.env_ids.values())
+    budgets = {env_id: _budget(arguments, env_id) for env_id in played}
     if arguments.samples > 1 and arguments.temperature == 0 and any(one.engine not in SCRIPTS for one in players):
         raise ConfigError(
             f"{arguments.samples} samples at temperature 0 are all the same: give --temperature, for example 1.0"
@@ -96,18 +97,17 @@ def evaluate(argv: Sequence[str]) -> int:
             f"--output {arguments.output} must end in .jsonl: it gets the episodes. --json prints the results as JSON"
         )
     _read_judge(arguments, arguments.samples)
-    played = dict.fromkeys(env_id for player in players for env_id in player.env_ids.values())
     specs = {env_id: _specs(arguments, env_id, arguments.samples) for env_id in played}
     splits = {spec.split for some in specs.values() for spec in some}
     arguments.split = splits.pop() if len(splits) == 1 else None
-    results = _evaluate(arguments, players, limits, specs)
+    results = _evaluate(arguments, players, budgets, specs)
     if arguments.json:
         rows = [
             {"policy": player.name, "env_id": env_id, **dataclasses.asdict(results[player.name, wanted])}
             for player in players
             for wanted, env_id in player.env_ids.items()
         ]
-        print(json.dumps({"settings": _settings(arguments), "results": rows}, indent=2))
+        print(json.dumps({"settings": _settings(arguments, *budgets.values()), "results": rows}, indent=2))
     else:
         parts = [details(policy, env_id, result) for (policy, env_id), result in results.items()]
         print("\n\n".join([table(results, arguments.metrics), *parts]))
@@ -158,17 +158,17 @@ def _read_judge(arguments: argparse.Namespace, attempts: int) -> None:
     judge.connect()
 
 
-def _limits(arguments: argparse.Namespace, env_id: str) -> Limits:
-    """Return the limits of a rollout; those of tokens that were not given are put into the arguments."""
-    context = make_context(arguments.context)
-    if arguments.max_turn_tokens is None or arguments.max_tokens is None:
+def _budget(arguments: argparse.Namespace, env_id: str) -> Budget:
+    """Return the limits in an environment, those of tokens that were not given from its protocol."""
+    limits = {name: getattr(arguments, name) for name in _USUAL}
+    if None in limits.values():
         with opened_env(env_id, arguments.env_kwargs) as env:
             protocol = getattr(env.unwrapped, "protocol", None)
-        for name, value in {**_USUAL, **(protocol.rollout if protocol else {})}.items():
-            if getattr(arguments, name) is None:
-                setattr(arguments, name, value)
-    budget = Budget(arguments.max_turn_tokens, arguments.max_tokens, arguments.max_turns, arguments.max_seconds)
-    return tighten(budget, context), context
+        usual = {**_USUAL, **(protocol.rollout if protocol else {})}
+        limits = {name: usual[name] if value is None else value for name, value in limits.items()}
+    budget = Budget(**limits, max_turns=arguments.max_turns, max_seconds=arguments.max_seconds)
+    tighten(budget, make_context(arguments.context))  # a mistake is an error before anything is loaded
+    return budget
 
 
 def _specs(arguments: argparse.Namespace, env_id: str, group_size: int) -> list[EpisodeSpec]:
@@ -177,8 +177,11 @@ def _specs(arguments: argparse.Namespace, env_id: str, group_size: int) -> list[
     return make_specs(env_id, arguments.env_kwargs, group_size=group_size, panel=panel, **tasks)
 
 
-def _settings(arguments: argparse.Namespace) -> dict[str, object]:
-    return {name: getattr(arguments, name) for name in SETTINGS}
+def _settings(arguments: argparse.Namespace, *budgets: Budget) -> dict[str, object]:
+    """Return what episodes are played under; None where environments differ in a limit."""
+    limits = {name: {getattr(budget, name) for budget in budgets} for name in _USUAL}
+    common = {name: values.pop() if len(values) == 1 else None for name, values in limits.items()}
+    return {name: getattr(arguments, name) for name in SETTINGS} | common
 
 
 @contextmanager
@@ -206,19 +209,22 @@ def _open_file(arguments: argparse.Namespace) -> Iterator[EpisodeFile | None]:
 
 
 @contextmanager
-def _open_runner(arguments: argparse.Namespace, limits: Limits, env_id: str, engine: str) -> Iterator[Runner]:
+def _open_runner(
+    arguments: argparse.Namespace, budgets: Sequence[Budget], env_id: str, engine: str
+) -> Iterator[Runner]:
     """Start the policy, "model" or the name of a script, and a runner, and stop both at the end."""
-    budget, context = limits
+    context = make_context(arguments.context)
     if engine in SCRIPTS:
         # A name at an endpoint is no folder or hub id.
         model = arguments.tokenizer or (None if arguments.endpoint else arguments.model)
         tokenizer, policy = scripted(model, env_id, arguments.env_kwargs, SCRIPTS[engine])
     else:
-        tokenizer, policy = open_model(arguments, env_id, budget.max_tokens)
+        longest = max(tighten(budget, context).max_tokens for budget in budgets)
+        tokenizer, policy = open_model(arguments, env_id, longest)
     runner = Runner(
         policy,
         tokenizer,
-        budget,
+        budgets[0],
         context=context,
         workers=arguments.workers,
         env_processes=arguments.env_processes,
@@ -235,12 +241,13 @@ def _open_runner(arguments: argparse.Namespace, limits: Limits, env_id: str, eng
 def _play(
     arguments: argparse.Namespace,
     player: Player,
-    limits: Limits,
+    budget: Budget,
     specs: Sequence[EpisodeSpec],
     file: EpisodeFile | None,
     runner: Runner,
 ) -> EvalResult:
     """Play those episodes of one environment that the file does not hold yet, and condense all of them."""
+    runner.budget = budget
     decoding = {name: getattr(arguments, name) for name in ("temperature", "seed", "engine", "context")}
     result, episodes = play(
         runner,
@@ -248,8 +255,8 @@ def _play(
         specs,
         file,
         read_panel(arguments.panel, specs[0].env_id) if arguments.panel else None,
-        settings=_settings(arguments),
-        decoding={**decoding, "limits": dataclasses.asdict(limits[0])},
+        settings=_settings(arguments, budget),
+        decoding={**decoding, "limits": dataclasses.asdict(tighten(budget, runner.context))},
         prices=(arguments.price_in, arguments.price_out),
         model=describe_model(arguments.model or arguments.endpoint) if player.engine == "model" else None,
     )
@@ -259,15 +266,19 @@ def _play(
 
 
 def _evaluate(
-    arguments: argparse.Namespace, players: Sequence[Player], limits: Limits, specs: Mapping[str, list[EpisodeSpec]]
+    arguments: argparse.Namespace,
+    players: Sequence[Player],
+    budgets: Mapping[str, Budget],
+    specs: Mapping[str, list[EpisodeSpec]],
 ) -> dict[tuple[str, str], EvalResult]:
     """Return the results by policy and environment, in the order of --policy, whatever had to be started when."""
     results: dict[tuple[str, str], EvalResult] = {}
     with _open_file(arguments) as file:
         for engine in dict.fromkeys(player.engine for player in players):
             mine = [player for player in players if player.engine == engine]
-            with _open_runner(arguments, limits, next(iter(mine[0].env_ids)), engine) as runner:
+            with _open_runner(arguments, [*budgets.values()], next(iter(mine[0].env_ids)), engine) as runner:
                 for player in mine:
                     for wanted, env_id in player.env_ids.items():
-                        results[player.name, wanted] = _play(arguments, player, limits, specs[env_id], file, runner)
+                        played = _play(arguments, player, budgets[env_id], specs[env_id], file, runner)
+                        results[player.name, wanted] = played
     return {(player.name, wanted): results[player.name, wanted] for player in players for wanted in player.env_ids}
