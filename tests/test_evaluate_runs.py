@@ -134,6 +134,23 @@ def test_a_run_goes_on_where_it_was_cut_off(played: Path, tmp_path: Path, capsys
     assert keys(cut) == sorted([*keys(played), *((p, 8, k) for p in ("expert", "random") for k in range(2))])
 
 
+def test_a_file_goes_on_with_the_same_weights_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, output = tmp_path / "model", tmp_path / "run.jsonl"
+
+    def words(episodes: int) -> list[str]:
+        playing = f"--model {make_tiny_model(model, seed=episodes)} --engine transformers --max_turn_tokens 2"
+        return ["eval", GSM8K, *playing.split(), "--episodes", str(episodes), "--output", str(output), "--resume"]
+
+    assert main(words(1)) == 0
+    capsys.readouterr()
+    assert "was played with model_sha256" in complaint(capsys, *words(2))
+    record = records_of(output)[0]
+    del record["settings"]["model_sha256"]  # as in a file of 0.2
+    write_trajectories(output, [record])
+    assert main(words(2)) == 0
+    assert ["model_sha256" in one["settings"] for one in records_of(output)] == [False, True]
+
+
 def test_a_file_through_python(tokenizer: Any, tmp_path: Path) -> None:
     policy, temperatures = scripted(tokenizer), set()
     submit = policy.submit

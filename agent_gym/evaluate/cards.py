@@ -24,7 +24,7 @@ from agent_gym import __version__
 from agent_gym.errors import ConfigError, writing
 from agent_gym.evaluate import EvalResult, summarize
 from agent_gym.evaluate.panels import Panel, opened_env, played_panel, without_folders
-from agent_gym.evaluate.storage import CARDS, EpisodeFile
+from agent_gym.evaluate.storage import CARDS, MODEL, EpisodeFile
 from agent_gym.rollout import Episode, EpisodeSpec, Runner
 from agent_gym.rollout.trajectories import json_ready
 
@@ -65,7 +65,9 @@ def play(
     """
     episodes, left, meter = list[Episode](), specs, Meter()
     judge, before = (runner.judge.describe(), runner.judge.spent()) if runner.judge else (None, Counter())
-    settings = {**settings, "judge": judge}
+    # The card vouches for one model: a folder whose weights were replaced is another one under the same name.
+    model = facts.get("model") or {}
+    settings = {**settings, "judge": judge, MODEL: model.get("sha256")}
     if file is not None:
         episodes, left = file.begin(policy, settings, specs, runner.renderer.tokenizer)
 

@@ -18,6 +18,7 @@ from agent_gym.errors import ConfigError, writing
 from agent_gym.rollout import Episode, EpisodeSpec, from_record, scan_trajectories, to_line, to_record
 
 CARDS = ".card.json"  # the suffix of the file with the cards of an episode file (cards.py)
+MODEL = "model_sha256"  # the setting that tells two contents of one model folder apart
 _BEGINNING = to_line({"version": 1})[:-3].encode()  # of each line
 
 
@@ -73,6 +74,8 @@ class EpisodeFile:
             if record["policy"] != policy or record["spec"]["env_id"] not in env_ids:
                 continue
             for name in {**record["settings"], **self._settings}:
+                if name == MODEL and name not in record["settings"]:
+                    continue  # a file of 0.2, which did not write it, goes on as it did then
                 then, now = record["settings"].get(name), self._settings.get(name)
                 if then != now:
                     raise ConfigError(
