@@ -101,7 +101,7 @@ def test_both_formats_earn_the_same(reward: str) -> None:
     answers = {
         step("hm", "Finish[Zanzibarrow]"): f"{think}<answer>Zanzibarrow</answer>",
         step("hm", "Finish[Dorema Zanzibarrow]"): f"{think}<answer>Dorema Zanzibarrow</answer>",
-        step("hm", "Finish[x]", "Finish[Zanzibarrow]"): f"{think}<answer>x</answer><answer>Zanzibarrow</answer>",
+        step("hm", "Finish[x]", "Finish[Zanzibarrow]"): f"{think}<answer>x</answer> Finish[Zanzibarrow]",
         "Finish[Zanzibarrow] I think": "<answer>Zanzibarrow</answer> I think",
         "Zanzibarrow": "Zanzibarrow",
         step("hm", "Search[Tobila]"): think + search("Tobila"),
