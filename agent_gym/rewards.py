@@ -17,11 +17,12 @@ from typing import Any
 from agent_gym.errors import EnvFailure, one_of, shown
 
 # A comma belongs to a number only as a thousands separator, otherwise "1,2" would pass for 12.
-# A minus sign between blanks is a dash in "Total - 5", and a sign in "x = - 5" and "the answer is - 5".
+# A minus sign before a blank is a dash in "Total - 5", and a sign in "x = - 5" and "the answer is - 5". Behind a letter
+# it is a hyphen, as in GPT-4.
 _NUMBER = re.compile(
-    r"""(?P<sign>(?:(?<!\w\s)|(?<=\bis\s))[-−]\s*|[-−])? (?:\\?\$\s*)?
+    r"""(?P<sign>(?:(?<![^=:(\[{$\\])|(?<=[=:][ ])|(?<=\bis[ ]))[-−][ ]*|(?<![a-z])[-−])? (?:\\?\$\s*)?
     (?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+) %?
-    (?P<scales>(?:[\s-]*(?:hundred|thousand|million|billion|trillion)s?\b)*)""",
+    (?P<scales>(?:[\s-]*(?:hundred|thousand|million|billion|trillion)s?\b(?!-))*)""",
     re.VERBOSE,
 )
 _SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
@@ -138,6 +139,12 @@ def parse_number(text: str) -> Fraction | int | None:
 
     None if there is no number, more than one, or more than 256 characters.
     """
+    found = _number(text)
+    return None if found is None else found[0] * found[1]
+
+
+def _number(text: str) -> tuple[Fraction | int, int] | None:
+    """Read the one number of a short answer, and the scale of the words behind it."""
     if len(text) > _MAX_ANSWER_CHARS:
         return None
     found = list(_NUMBER.finditer(text.lower()))
@@ -150,19 +157,20 @@ def parse_number(text: str) -> Fraction | int | None:
         return None
     words = re.findall("[a-z]+", found[0]["scales"])
     scale = math.prod(_SCALES[word.removesuffix("s")] for word in words)
-    return -value * scale if found[0]["sign"] else value * scale
+    return -value if found[0]["sign"] else value, scale
 
 
 def number_match(answer: str | None, gold: str) -> float:
     """1.0 if the answer is the same number as the gold answer, else 0.0.
 
     The matcher that many GSM8K trainers use (verl's `reward_score/gsm8k.py`) compares strings, so that "72.0" loses
-    against "72".
+    against "72". A word of scale may be the unit that was asked for: "5 million" is 5, too.
     """
-    if answer is None:
+    found = None if answer is None else _number(answer)
+    if found is None:
         return 0.0
-    value = parse_number(answer)
-    return float(value is not None and (answer == gold or value == parse_number(gold)))
+    value, scale = found
+    return float(answer == gold or parse_number(gold) in (value, value * scale))
 
 
 def answer_format(text: str) -> float:

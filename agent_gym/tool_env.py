@@ -266,8 +266,10 @@ def _same(stated: str, gold: str) -> float:
 
 
 def _plain_words(text: str) -> list[str]:
-    words = re.sub(r"\bthe\s+(?=\w)", "", text.casefold()).split()
-    return [word.lstrip(_AROUND).rstrip(_AROUND + ".,;:") or word for word in words]
+    text = re.sub(r"^\s*\\\((.*)\\\)\s*$|^\W*\[(\w)\]\W*$", r"\1\2", text.casefold())  # \(B\) and [B]
+    text = re.sub(r"\b(?:the|an?)\s+(?=\d|\w{2})", "", text)
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)|(?<=[a-z])\.", "", text)  # 16,000 and p.m.
+    return [word.lstrip(_AROUND).rstrip(_AROUND + ".,;:!?") or word for word in text.split()]
 
 
 def _golds(row: Question) -> list[str]:

@@ -146,6 +146,9 @@ def test_the_experts_trajectories_replay_and_become_a_page(tmp_path: Path, monke
     assert page.stat().st_size > 20_000 and capsys.readouterr().out.strip() == str(page)
     before = output.read_bytes()
     assert "holds episodes, which would be lost" in complaint(capsys, "view", str(output), "--output", str(output))
+    assert "holds episodes, which would be lost" in complaint(capsys, "export", "tasks", "gsm8k", str(output))
+    (tmp_path / "kind.yaml").write_text("what: tasks\n")
+    assert "name what comes first: " in complaint(capsys, "export", "--config", str(tmp_path / "kind.yaml"))
     assert output.read_bytes() == before
     # A page of a folder stands beside it, under its whole name.
     folder = tmp_path / "exp-0.1"

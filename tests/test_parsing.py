@@ -165,6 +165,7 @@ def program(code: str) -> list[ToolCall]:
         ("<code>s = '''\nx ``` y\n'''</code>", "s = '''\nx ``` y\n'''"),
         ("<code>\n```python\nprint(1)```\n</code>", "print(1)"),
         ("```python\nprint(1)```", "print(1)"),
+        ("```python\nprint(1)```\nThat prints 1.", "print(1)"),
         ("<code>\nprint(1)\n```\n</code>", "print(1)"),
         ("<code>```python print(1)```</code>", "print(1)"),
         ("<code>```pyx = 1\nprint(pyx)\n```</code>", "pyx = 1\nprint(pyx)"),

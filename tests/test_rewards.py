@@ -57,12 +57,20 @@ def test_final_answer(text: str, answer: str | None) -> None:
         ("-2 hundred thousand dollars", "-200000"),
         ("5 millionaires", "5"),
         ("5 dozen", "5"),  # a unit, of which "how many dozens?" asks
+        *[(text, "18") for text in ("**Answer** - 18", "Total ($) - 18", "(A) - 18", "Total:\n- $18", "Total  - 18")],
+        ("5 hundred-dollar bills", "5"),
+        ("GPT-4", "4"),
         ("5 thou\u017fand", "5"),  # a letter that is an s to a pattern without case
     ],
 )
 def test_numbers_that_are_read(text: str, value: str) -> None:
     assert number_match(text, value) == 1.0
     assert parse_number(text) == parse_number(value) == Fraction(value)
+
+
+def test_a_word_of_scale_may_be_the_unit_that_was_asked_for() -> None:
+    assert number_match("$5 million", "5") == number_match("$5 million", "5000000") == 1.0
+    assert number_match("5 million", "50") == number_match("5", "5000000") == 0.0
 
 
 @pytest.mark.parametrize(

@@ -128,8 +128,13 @@ def test_several_seeds_make_a_table_and_what_is_done_is_not_run_again(
     [
         ({"command": "ppo"}, "is a run of `ppo gsm8k --max_steps 9`, and this is `grpo gsm8k --max_steps 9`"),
         ({"argv": ["gsm8k", "--max_steps", "5"]}, "`grpo gsm8k --max_steps 5`, and this is .* another --output_dir"),
-        ({"status": "running"}, "seed_1 is still running, as process"),
+        ({"status": "running"}, "seed_1 is still running, as process .*stop it first"),
+        (
+            {"status": "running", "host": "elsewhere"},
+            "of elsewhere: if that is gone, add --resume_from_checkpoint true",
+        ),
         ({}, ""),
+        ({"argv": [*"gsm8k --max_steps 9".split(), *2 * ["--resume_from_checkpoint", "true"]]}, ""),
     ],
 )
 def test_a_seed_that_is_kept_is_of_the_same_command(tmp_path: Path, about: dict[str, Any], message: str) -> None:

@@ -120,6 +120,11 @@ REPORTS = {
         "It will be sent to 12348.",
         "Unfortunately the mug was broken, so I have refunded it.",
         "I'm sorry to hear that. I've returned it for you.",
+        "Your order has been cancelled. There is no cancellation fee.",
+        "The order wasn't processed yet, so I was able to cancel it.",
+        "I've exchanged it. Please do not return the old one.",
+        "Your shipping address has been corrected to 12348.",
+        "You should be refunded 12 dollars within a few days.",
     ),
     "refused": (
         "A refund is only possible within 30 days.",
@@ -140,6 +145,8 @@ REPORTS = {
         "Items can be returned within 30 days.",
         "That is not a problem.",
         "I only need a moment.",
+        "This won't take long. Let me look up your order.",
+        "Please wait while I check whether it is no longer pending.",
     ),
 }
 

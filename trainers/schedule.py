@@ -62,6 +62,8 @@ class RolloutScheduler:
     def begin(self) -> None:
         """Forget what an earlier call of `train` had in play: it may have failed, and then it ends no more."""
         self._continuous = ContinuousRollouts(self)
+        if "stream" in self.__dict__:
+            self.stream.clear()
 
     def collect(self, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Episode], set[int]]:
         """Play one rollout of this process's rows of the data set, each task repeated for its group.

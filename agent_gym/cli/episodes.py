@@ -248,6 +248,9 @@ def _play(
 ) -> EvalResult:
     """Play those episodes of one environment that the file does not hold yet, and condense all of them."""
     runner.budget = budget
+    if runner.budget.max_tokens < tighten(budget, runner.context).max_tokens:
+        lower = f"the model reads {runner.budget.max_tokens} tokens, and episodes end there, not at {budget.max_tokens}"
+        print(f"agent-gym: {lower}", file=sys.stderr, flush=True)
     decoding = {name: getattr(arguments, name) for name in ("temperature", "seed", "engine", "context")}
     result, episodes = play(
         runner,
@@ -256,7 +259,7 @@ def _play(
         file,
         read_panel(arguments.panel, specs[0].env_id) if arguments.panel else None,
         settings=_settings(arguments, budget),
-        decoding={**decoding, "limits": dataclasses.asdict(tighten(budget, runner.context))},
+        decoding={**decoding, "limits": dataclasses.asdict(runner.budget)},
         prices=(arguments.price_in, arguments.price_out),
         model=describe_model(arguments.model or arguments.endpoint) if player.engine == "model" else None,
     )

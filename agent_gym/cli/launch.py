@@ -118,7 +118,8 @@ def run_to_its_end(command: Sequence[str], begin: Callable[[], None] = lambda: N
         end_with(here)
         begin()
 
-    process = subprocess.Popen(command, preexec_fn=prepare, process_group=0)
+    # In a group of its own it could not read the terminal: a question fails at once, where it would stop for ever.
+    process = subprocess.Popen(command, preexec_fn=prepare, process_group=0, stdin=subprocess.DEVNULL)
     try:
         return process.wait()
     except KeyboardInterrupt:

@@ -114,14 +114,17 @@ def resume(argv: Sequence[str]) -> int:
     except OSError as error:
         gone = f"{arguments.folder} was started in {about['cwd']}: {error.strerror}"
         raise ConfigError(f"{gone}; make that folder again, its relative paths are meant from there") from error
-    before = _without(about["argv"], "--output_dir", "--resume_from_checkpoint")
-    return main([command, *before, *argv[1:], "--output_dir", str(folder), "--resume_from_checkpoint", "true"])
+    own = ("--output_dir", "--resume_from_checkpoint")
+    words = [*_without(about["argv"], *own), *_without(argv[1:], *own)]
+    return main([command, *words, "--output_dir", str(folder), "--resume_from_checkpoint", "true"])
 
 
 def _without(argv: Sequence[str], *flags: str) -> list[str]:
     arguments = with_underscores(argv)
     for flag in flags:
-        _, arguments = take_option(arguments, flag)
+        found: str | None = ""
+        while found is not None:  # a run that was gone on with has some of them twice
+            found, arguments = take_option(arguments, flag)
     return arguments
 
 
@@ -169,10 +172,10 @@ def _check_seed(command: str, argv: Sequence[str], place: Path) -> None:
     """Refuse what another process is writing, and what is kept and was started by another command line."""
     about = read(place / FILE)
     status = status_of(about)
-    if status == "running":
-        where = f"as process {about['pid']} of {about['host']}"
-        cure = f"stop it first, or delete {place / FILE} if that machine is gone"
-        raise ConfigError(f"{place} is still running, {where}: {cure}")
+    host, resumed = about.get("host"), take_option(with_underscores(argv), "--resume_from_checkpoint")[0]
+    if status == "running" and (host == platform.node() or resumed is None):
+        cure = "stop it first" if host == platform.node() else "if that is gone, add --resume_from_checkpoint true"
+        raise ConfigError(f"{place} is still running, as process {about.get('pid')} of {host}: {cure}")
     if not about or (status != "done" and _last_checkpoint(place) is None):
         return  # nothing of it is kept
     own = ("--seed", "--output_dir", "--resume_from_checkpoint")

@@ -40,7 +40,7 @@ def read_files(files: Iterable[str | Path]) -> Iterator[dict[str, Any]]:
 def keep_episodes(output: str | Path) -> None:
     """Raise `ConfigError` if a file that is to be written holds episodes, which nothing brings back."""
     if Path(output).is_file() and any(isinstance(found, dict) for *_, found in scan_trajectories(output)):
-        raise ConfigError(f"{output} holds episodes, which would be lost: name another file with --output")
+        raise ConfigError(f"{output} holds episodes, which would be lost: name another file")
 
 
 def named(files: Sequence[str]) -> list[tuple[str, str]]:

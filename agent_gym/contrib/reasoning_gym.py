@@ -203,13 +203,12 @@ def harmless(answer: str, hidden: Collection[str] = ()) -> bool:
 
 
 def _plain(node: ast.AST) -> bool:
+    # exp(exp(exp(99))) and exp(exp(9**99)) would compute until the memory is full; exp(x**2) stays as it is.
     if isinstance(node, ast.Call):
-        # exp(exp(exp(99))) and exp(exp(9**99)) would compute until the memory is full; exp(x**2) stays as it is.
-        within = [part for one in node.args for part in ast.walk(one)]
-        grows = any(
-            isinstance(one, ast.Call) or (_is_power(one) and not isinstance(one.left, ast.Name)) for one in within
-        )
+        grows = any(_grows(part) for one in node.args for part in ast.walk(one))
         return isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and not node.keywords and not grows
+    if _is_power(node) and isinstance(node.left, ast.Name) and node.left.id == "E":  # as exp
+        return not any(map(_grows, ast.walk(node.right)))
     if _is_power(node):
         # One level of powers, to a number of two digits or a fraction: 9**9**9 and 9**(99*99*99*99) would, too.
         exponent = list(ast.walk(node.right))
@@ -223,6 +222,16 @@ def _plain(node: ast.AST) -> bool:
         numbers = not any(isinstance(side, ast.List | ast.Tuple) or _is_text(side) for side in (node.left, node.right))
         return numbers and isinstance(node.op, _OPERATORS)
     return isinstance(node, _PARTS)
+
+
+def _grows(node: ast.AST) -> bool:
+    """Whether something is large already, and no argument of what grows fast; (3*x)**2 is not."""
+    if not _is_power(node):
+        return isinstance(node, ast.Call)
+    base = node.left
+    if isinstance(base, ast.BinOp) and isinstance(base.op, ast.Mult) and isinstance(base.left, ast.Constant):
+        base = base.right
+    return not isinstance(base, ast.Name) or base.id == "E"
 
 
 def _is_power(node: ast.AST) -> TypeGuard[ast.BinOp]:

@@ -29,6 +29,7 @@ from agent_gym.tools import HermesParser, ToolCall, ToolSchema
 _OPEN, _CLOSE, _CALL = "<code>", "</code>", "<tool_call>"
 _PYTHON = re.compile(r"^[ \t]*```[ \t]*(?:python3?|py)[ \t]*$", re.IGNORECASE | re.MULTILINE)
 _FENCE = re.compile(r"^[ \t]*```[ \t]*\w*[ \t]*$", re.MULTILINE)
+_LAST = re.compile(r"```[ \t]*$", re.MULTILINE)  # some models close the fence on the last line of the program
 _FIRST = re.compile(r"[ \t]*```[ \t]*(?:(?:python3?|py)\b[ \t]*|\w+[ \t]*$|)", re.IGNORECASE | re.MULTILINE)
 
 
@@ -116,5 +117,4 @@ def _program(text: str) -> str | None:
         first = _FIRST.match(block)
         starts = [first.end() if first else 0]
     code = _FENCE.split(block[starts[-1] :], maxsplit=1)[0] if starts[-1] else block
-    # Some models close the fence on the last line of the program, where it could only be a comment.
-    return code.rstrip().removesuffix("```").strip("\n")
+    return _LAST.split(code, maxsplit=1)[0].rstrip().strip("\n")

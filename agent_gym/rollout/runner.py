@@ -207,7 +207,7 @@ class Rollout:
                     self._remind()
                 self._pause()
             except BaseException:
-                self._abandon()
+                self.abandon()
                 raise
         self.count_time()
 
@@ -380,7 +380,7 @@ class Rollout:
         while self._asides:
             self._ask_aside(self._asides.popleft())
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
         """Leave nothing in the engine, and let the environments close. These episodes never go on."""
         self._waiting.clear()
         lives, self._lives = self._lives, {}

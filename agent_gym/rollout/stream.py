@@ -84,6 +84,12 @@ class Stream:
             self._paused = False
             self._begin()
 
+    def clear(self) -> None:
+        """Forget the episodes that are not over, and what playing them failed with."""
+        with self.paused():
+            self._rollout.abandon()
+            self._error = None
+
     def take_times(self) -> tuple[RolloutStats, dict[str, float]]:
         """Return where the time of playing went since the last call, and how all time since then was used.
 

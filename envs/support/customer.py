@@ -49,16 +49,19 @@ _WAIT = re.compile(
 # cancelled"), who has done it may regret something else, and who regrets may name what would be paid back.
 _ACTS = (
     "done|cancell?ed|returned|refunded|exchanged|changed|updated|processed|completed|arranged|paid back|initiated|"
-    "submitted|credited|replaced|switched|set to"
+    "submitted|credited|replaced|switched|swapped|modified|corrected|redirected|approved|successful|set (to|as)"
 )
 _REFUSED = re.compile(
     r"\b((cannot|can not|can't)(?! be (undone|reversed))|could not|couldn't|unable|impossible|can no longer|too late|"
-    r"out of stock|refuse[ds]?|declined?|denied|no (refund|return|exchange|cancellation)s?|nothing ((i|we) )?can|"
-    r"(not|never|\w+n't)( \w+)?( be| been)? "
-    rf"({_ACTS}|possible|allowed|permitted|available|eligible|able|accept|allow|cancel|return|exchange|refund))\b"
+    r"out of stock|refuse[ds]?|declined?|denied|nothing ((i|we) )?can|"
+    r"(not|never|\w+n't)( \w+)?( be| been)? (possible|allowed|permitted|available|eligible|able))\b"
+)
+_NOT_DONE = re.compile(
+    rf"\b((not|never|\w+n't)( \w+)?( be| been)? ({_ACTS}|accept|allow|cancel|return|exchange|refund)|"
+    r"no (refund|return|exchange|cancellation)s?)\b"
 )
 _DONE = re.compile(rf"\b({_ACTS}|taken care|(was|were) able to)\b")
-_POSSIBLE = re.compile(rf"\b(can|could|may|might|must|should|would|(?<!going )to)( \w+)? be ({_ACTS})\b")  # not done
+_POSSIBLE = re.compile(rf"\b(can|could|may|might|must|would|(?<!going )to)( \w+)? be ({_ACTS})\b")  # not done
 _REGRETTED = re.compile(
     r"\b(unfortunately|afraid|won't|will not|(isn't|is not)(?! an? (problem|issue))|no longer|expired|(can|may) only|"
     r"must be (pending|delivered)|only (orders?|items?|pending|delivered|possible|for|if|within|while|when))\b"
@@ -119,8 +122,9 @@ class Customer:
         if any(_CONFIRM.search(one) for one in questions):
             return "Yes, please."
         stated = " ".join(one for one in sentences if "?" not in one)
-        done, pays = _DONE.search(_POSSIBLE.sub("", stated)) is not None, _PAYS.search(stated) is not None
-        waits, regrets = _WAIT.search(stated) is not None, _REGRETTED.search(stated) is not None
+        done = _DONE.search(_NOT_DONE.sub("", _POSSIBLE.sub("", stated))) is not None
+        waits, pays = _WAIT.search(stated) is not None, _PAYS.search(stated) is not None
+        regrets = (not waits and _REGRETTED.search(stated) is not None) or _NOT_DONE.search(stated) is not None
         # One may be sorry for the trouble, or to hear of it, too.
         regrets = regrets or ("sorry" in stated and not (pays or waits))
         refused = _REFUSED.search(stated) is not None or (regrets and not done)
