@@ -166,7 +166,8 @@ def test_the_engine_sees_the_device_of_its_trainer_and_nothing_of_its_group(
         if value is not None:
             monkeypatch.setenv(name, value)
     (tmp_path / "log.txt").touch()
-    server = child._start([sys.executable, "-m", "this"], tmp_path / "log.txt", "key")
+    command = [sys.executable, "-m", "http.server", "0", "--bind", "127.0.0.1"]  # which does not end by itself
+    server = child._start(command, tmp_path / "log.txt", "key")
     seen = Path(f"/proc/{server.pid}/environ").read_bytes().decode().split("\0")
     child._end(server, tmp_path)
     assert f"CUDA_VISIBLE_DEVICES={device}" in seen and "AGENT_GYM_SERVER_KEY=key" in seen

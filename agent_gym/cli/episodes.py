@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from agent_gym.cli.engine import SCRIPTS, Player, find_players, open_model, scripted
 from agent_gym.cli.gateway import add_agent, use_agent
-from agent_gym.cli.parser import Parser, nearest, positive, read_settings
+from agent_gym.cli.parser import Parser, announce, nearest, positive, read_settings
 from agent_gym.errors import AgentGymError, ConfigError
 from agent_gym.evaluate import EpisodeFile, EvalResult, make_specs
 from agent_gym.evaluate.cards import describe_model, play
@@ -249,8 +249,7 @@ def _play(
     """Play those episodes of one environment that the file does not hold yet, and condense all of them."""
     runner.budget = budget
     if runner.budget.max_tokens < tighten(budget, runner.context).max_tokens:
-        lower = f"the model reads {runner.budget.max_tokens} tokens, and episodes end there, not at {budget.max_tokens}"
-        print(f"agent-gym: {lower}", file=sys.stderr, flush=True)
+        announce(f"the model reads {runner.budget.max_tokens} tokens: episodes end there, not at {budget.max_tokens}")
     decoding = {name: getattr(arguments, name) for name in ("temperature", "seed", "engine", "context")}
     result, episodes = play(
         runner,
