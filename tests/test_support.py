@@ -147,6 +147,10 @@ REPORTS = {
         "I only need a moment.",
         "This won't take long. Let me look up your order.",
         "Please wait while I check whether it is no longer pending.",
+        "Let me check if a refund is possible.",
+        "I understand you'd like to have your order cancelled. Let me look into it.",
+        "Let me check if it can be easily cancelled.",
+        "I'll get this done for you. One moment.",
     ),
 }
 

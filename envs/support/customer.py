@@ -61,7 +61,10 @@ _NOT_DONE = re.compile(
     r"no (refund|return|exchange|cancellation)s?)\b"
 )
 _DONE = re.compile(rf"\b({_ACTS}|taken care|(was|were) able to)\b")
-_POSSIBLE = re.compile(rf"\b(can|could|may|might|must|would|(?<!going )to)( \w+)? be ({_ACTS})\b")  # not done
+_POSSIBLE = re.compile(  # or wished for, and not done
+    r"\b((can|could|may|might|must|would|(?<!going )to)( \w+)? be( \w+)?|(to have|get|like|want)( \w+){1,5}) "
+    rf"({_ACTS})\b"
+)
 _REGRETTED = re.compile(
     r"\b(unfortunately|afraid|won't|will not|(isn't|is not)(?! an? (problem|issue))|no longer|expired|(can|may) only|"
     r"must be (pending|delivered)|only (orders?|items?|pending|delivered|possible|for|if|within|while|when))\b"
@@ -121,9 +124,11 @@ class Customer:
         questions = [one for one in sentences if "?" in one and not _MORE.search(one)]
         if any(_CONFIRM.search(one) for one in questions):
             return "Yes, please."
-        stated = " ".join(one for one in sentences if "?" not in one)
-        done = _DONE.search(_NOT_DONE.sub("", _POSSIBLE.sub("", stated))) is not None
-        waits, pays = _WAIT.search(stated) is not None, _PAYS.search(stated) is not None
+        statements = [one for one in sentences if "?" not in one]
+        stated, waits = " ".join(statements), any(map(_WAIT.search, statements))
+        reported = " ".join(one for one in statements if not _WAIT.search(one))  # and not what is still looked up
+        done = _DONE.search(_NOT_DONE.sub("", _POSSIBLE.sub("", reported))) is not None
+        pays = _PAYS.search(reported) is not None
         regrets = (not waits and _REGRETTED.search(stated) is not None) or _NOT_DONE.search(stated) is not None
         # One may be sorry for the trouble, or to hear of it, too.
         regrets = regrets or ("sorry" in stated and not (pays or waits))
