@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -136,7 +135,8 @@ def over_rows(episode: Episode, per_token: Sequence[float]) -> list[list[float]]
     # A row that was left for another may go on later, so that its turns are not one behind the other.
     for span, row in sorted(turns, key=lambda turn: turn[0].step):
         if kind_of(span.source) == "agent":
-            row[span.start : span.stop] = itertools.islice(numbers, span.stop - span.start)
+            for place in range(span.start, span.stop):
+                row[place] = next(numbers)
     return rows
 
 

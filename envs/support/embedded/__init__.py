@@ -99,7 +99,7 @@ class _Draft:
         self._items = rng.sample([(p, v) for p in _PRODUCTS for v in _VARIANTS], 24)
         self.orders: dict[str, dict[str, Any]] = {}
         self.products: dict[str, dict[str, Any]] = {}
-        self._leant: dict[tuple[str, str], bool] = {}  # product and variant of an exchange: the stock that it takes
+        self._needed: dict[tuple[str, str], bool] = {}  # product and variant of an exchange: the stock that it takes
         self.goals: list[dict[str, Any]] = []
         self.writes: list[tuple[str, dict[str, str]]] = []
 
@@ -156,7 +156,7 @@ class _Draft:
         elif kind == "exchange":
             # All may be as it should be, but for the stock: the customer then wants the money.
             falls_back = allowed and level.fallback and rng.random() < 0.5
-            new = self._stocked(item, new, allowed and not falls_back, leans=allowed)
+            new = self._stocked(item, new, allowed and not falls_back, needs=allowed)
             gap = abs(self.products[item["product"]][new]["price"] - item["price"])
             amount, done = ("What is the difference in price?", "number", str(gap)), f"The difference is {gap} dollars."
             call["variant"] = new
@@ -192,22 +192,22 @@ class _Draft:
             back |= {"call": ("return_item", call), "done": f"Done. You get {item['price']} dollars back."}
             self._take(back)
 
-    def _stocked(self, item: Mapping[str, Any], new: str, stock: bool, leans: bool) -> str:
-        """Set whether a variant is in stock, and return it, or another one where a goal before leans on the contrary.
+    def _stocked(self, item: Mapping[str, Any], new: str, stock: bool, needs: bool) -> str:
+        """Set whether a variant is in stock, and return it, or another one where a goal before needs the contrary.
 
-        What is refused for the age or the state of its order leans on no stock, and changes none that another leans on.
+        What is refused for the age or the state of its order needs no stock, and changes none that another needs.
         """
         product = item["product"]
-        if leans and self._leant.get((product, new), stock) != stock:
+        if needs and self._needed.get((product, new), stock) != stock:
             # Of all variants, since those of the product may all be taken; from a generator of its own, so that
             # whatever is drawn after this stays as it is.
             rng = random.Random(f"{self.person['name']}/{product}/{new}")
-            free = [one for one in _VARIANTS if one != item["variant"] and (product, one) not in self._leant]
+            free = [one for one in _VARIANTS if one != item["variant"] and (product, one) not in self._needed]
             new = rng.choice(free)
             self.products[product].setdefault(new, {"price": rng.randint(5, 95)})
-        self.products[product][new]["stock"] = self._leant.get((product, new), stock)
-        if leans:
-            self._leant[product, new] = stock
+        self.products[product][new]["stock"] = self._needed.get((product, new), stock)
+        if needs:
+            self._needed[product, new] = stock
         return new
 
     def _take(self, goal: dict[str, Any]) -> None:
