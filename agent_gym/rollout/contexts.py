@@ -9,7 +9,7 @@ what was sampled is trained in its own row.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Protocol
@@ -62,12 +62,14 @@ class Context(Protocol):
     @property
     def tokens(self) -> int | None:
         """A bound on each context below the budget's `max_tokens`, None for the budget's own."""
+        return None
 
     def is_due(self, episode: Episode, budget: Budget) -> bool:
-        """Whether the next turn may need another context than the row as it stands.
+        """Whether the next turn may need another context than the row as it stands; by default each may.
 
         Called in the thread that drives the engine: compare numbers, and neither render nor tokenise.
         """
+        return True
 
     def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext | AskSummary | None:
         """Return what the policy sees next; None goes on with the row as it stands.
@@ -77,13 +79,8 @@ class Context(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class RebuildContext:
+class RebuildContext(Context):
     """The environment writes each prompt itself (`TextEnv.situation`), so that each turn is a row."""
-
-    tokens: None = None
-
-    def is_due(self, episode: Episode, budget: Budget) -> bool:
-        return True
 
     def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext:
         return NewContext(_env(episode, "prompt_ids")(_env(episode, "situation")()))
@@ -101,22 +98,20 @@ class AppendContext(RebuildContext):
 
 
 @dataclass(frozen=True, slots=True)
-class WindowContext:
+class WindowContext(Context):
     """The opening and at most so many turns (an action and its answer). Later turns cost a row each."""
 
     turns: int
-    tokens: None = None
 
     def is_due(self, episode: Episode, budget: Budget) -> bool:
         return len(episode.steps) > self.turns
 
     def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext:
-        n = len(episode.steps)
-        return NewContext(_join_turns(episode, range(n - self.turns, n)))
+        return NewContext(_from_turn(episode, len(episode.steps) - self.turns))
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetContext:
+class BudgetContext(Context):
     """Appends until a turn might not fit any more, then forgets the oldest turns, down to half of the budget.
 
     A rewritten context is a row of its own, which the engine has not in its cache, so it should serve several turns.
@@ -134,12 +129,13 @@ class BudgetContext:
         length = episode.steps[0].start + len(_turn(episode, first))
         while first and (length := length + len(_turn(episode, first - 1))) <= budget.max_tokens // 2:
             first -= 1
-        return NewContext(_join_turns(episode, range(first, len(episode.steps))))
+        return NewContext(_from_turn(episode, first))
 
 
-def _join_turns(episode: Episode, numbers: Sequence[int]) -> list[int]:
+def _from_turn(episode: Episode, first: int) -> list[int]:
+    """The ids of the opening, and of the turns from this one on."""
     opening = episode.rows[0].token_ids[: episode.steps[0].start]
-    return opening + [i for number in numbers for i in _turn(episode, number)]
+    return opening + [i for number in range(first, len(episode.steps)) for i in _turn(episode, number)]
 
 
 def _turn(episode: Episode, number: int) -> list[int]:
@@ -150,18 +146,13 @@ def _turn(episode: Episode, number: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class TemplateContext:
+class TemplateContext(Context):
     """The chat template renders the whole conversation each turn, as a chat server does.
 
     Templates of thinking models drop the thoughts of earlier turns. Where that happens the row ends, as sampled, and
     another begins without the thoughts; where the template changes nothing the row grows. `ConfigError` if the world
     answers inside the policy's turn: such a turn has no rendering as messages.
     """
-
-    tokens: None = None
-
-    def is_due(self, episode: Episode, budget: Budget) -> bool:
-        return True
 
     def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext:
         if _env(episode, "inline"):
@@ -179,7 +170,7 @@ def _env(episode: Episode, name: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryContext:
+class SummaryContext(Context):
     """Appends until the context is nearly full, then lets the policy replace it by its own summary.
 
     The world's last answer gets a request appended, and the next turn is a step of kind "summary", sampled and trained
