@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from agent_gym.chat import Message
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described, one_of, require
+from agent_gym.rewards import sum_by_name
 from agent_gym.transcript import Transcript, kind_of
 
 SELF = "self"
@@ -128,9 +129,6 @@ class PlayersEnv(TextEnv):
         self._let_others_act()
         over = not game.role
         self._paid = {role: game.terms(role) for role in self.played} if over else {}
-        terms: dict[str, float] = {}
-        for paid in self._paid.values():
-            terms = {name: terms.get(name, 0.0) + value for name, value in paid.items()}
         who, text = "", ""
         if complaint and not over:
             text = complaint
@@ -138,7 +136,7 @@ class PlayersEnv(TextEnv):
             who, text = game.news(self.role)
         return Reply(
             text,
-            terms=terms,
+            terms=sum_by_name(self._paid.values()),
             terminated=over,
             success=over and game.success,
             metrics={**game.metrics},

@@ -72,6 +72,15 @@ def plain_numbers(values: Mapping[str, Any], what: str, where: str) -> dict[str,
     return {name: plain_number(value, what, where, name=name) for name, value in values.items()}
 
 
+def sum_by_name(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Add numbers of the same name."""
+    totals: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            totals[name] = totals.get(name, 0.0) + value
+    return totals
+
+
 def _as_float(value: Any) -> float:
     try:
         plain: Any = value.item() if hasattr(value, "item") and not value.ndim else value

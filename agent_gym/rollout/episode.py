@@ -21,7 +21,7 @@ import gymnasium
 
 from agent_gym.errors import EnvFailure, described, whole_number
 from agent_gym.images import Shown
-from agent_gym.rewards import MAX_REWARD, plain_number, plain_numbers
+from agent_gym.rewards import MAX_REWARD, plain_number, plain_numbers, sum_by_name
 from agent_gym.transcript import KINDS, PROMPT_STEP, Span, action_mask, check_tiling, kind_of, name_of
 
 if TYPE_CHECKING:
@@ -338,15 +338,6 @@ def episode_values(episode: Episode) -> dict[str, float]:
 def call_seconds(episode: Episode) -> dict[str, float]:
     """Return the seconds that the calls of each tool took, by the tool's name."""
     return sum_by_name({name: call["seconds"]} for name, call in _calls(episode))
-
-
-def sum_by_name(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Add numbers of the same name."""
-    totals: dict[str, float] = {}
-    for part in parts:
-        for name, value in part.items():
-            totals[name] = totals.get(name, 0.0) + value
-    return totals
 
 
 def _calls(episode: Episode) -> Iterator[tuple[str, dict[str, Any]]]:

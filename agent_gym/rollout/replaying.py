@@ -15,9 +15,9 @@ import gymnasium
 from agent_gym.chat import described
 from agent_gym.errors import ConfigError
 from agent_gym.images import Image, images_of
-from agent_gym.rewards import JUDGE_STEPS_TERM, JUDGE_TERMS
+from agent_gym.rewards import JUDGE_STEPS_TERM, JUDGE_TERMS, sum_by_name
 from agent_gym.rollout.env_threads import close_env, make_env
-from agent_gym.rollout.episode import EpisodeSpec, sum_by_name
+from agent_gym.rollout.episode import EpisodeSpec
 from agent_gym.rollout.trajectories import recorded_messages
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agent_gym.rollout.episode import Episode, Row, sum_by_name
+from agent_gym.rewards import sum_by_name
+from agent_gym.rollout.episode import Episode, Row
 from agent_gym.transcript import PROMPT_STEP
 
 ROLE_GROUPS = 1 << 40
