@@ -103,8 +103,6 @@ class SharedBucket(Bucket):
     `RuntimeError` where torch cannot share it.
     """
 
-    _told: Address = None
-
     def grow(self, size: int) -> None:
         super().grow(size)
         # Once for each memory: torch counts who was given it and who is done, and takes it back when these are equal.

@@ -33,7 +33,8 @@ from agent_gym.policies.vllm.launch import VARIABLE, WEIGHTS, server_key
 from agent_gym.policies.vllm.load import CacheLoad
 from agent_gym.policies.vllm.weights import WeightSender
 
-_PAUSE_S = 0.5  # before a request is sent again, doubled each time
+_RETRIES = 3  # how often a request is sent again, with the same seed, when its connection breaks
+_PAUSE_S = 0.5  # before that, doubled each time
 _AGAIN_S = 0.25  # before an abort is repeated: what it was meant for may have arrived after it
 _SILENCE_S = 30.0  # of a server, after which it is asked whether it lives
 _HEALTH_S = 10.0
@@ -58,7 +59,6 @@ class VLLMServerPolicy(ServedPolicy):
         context: longest sequence in tokens; the servers must allow it.
         seed: of the stream that serves requests without a seed of their own, with the rank.
         transfer, folder: how weights get to the servers, see `WeightSender`.
-        retries: how often a request is sent again, with the same seed, when its connection breaks.
         start_timeout_s: seconds to wait for servers that are still loading.
         key: what the servers ask for; by default the user's, see launch.py.
         socket: path of a socket of this machine, at which the only server listens instead of at its address.
@@ -76,7 +76,6 @@ class VLLMServerPolicy(ServedPolicy):
         seed: int = 0,
         transfer: str = "auto",
         folder: str | Path | None = None,
-        retries: int = 3,
         start_timeout_s: float = 240.0,
         key: str | None = None,
         socket: str | None = None,
@@ -101,7 +100,7 @@ class VLLMServerPolicy(ServedPolicy):
         self._eos_token_ids = sorted(eos_token_ids)
         self._seeds = torch.Generator().manual_seed(seed * 1_000_003 + self._rank)
         self._sender = WeightSender(self, transfer, folder)
-        self._retries, self.context = retries, context
+        self.context = context
         self._heard = dict.fromkeys(self.urls, 0.0)  # when each server answered last
         super().__init__("vllm-server")
         self._session: Any = self._call(self._open_session())
@@ -269,7 +268,7 @@ class VLLMServerPolicy(ServedPolicy):
         return asyncio.run_coroutine_threadsafe(call_all(), self._loop)
 
     def world_sizes(self) -> list[int]:
-        return [self._call(self._get(url, "/get_world_size"))["world_size"] for url in self.living]
+        return [from_json(self._call(self._get(url, "/get_world_size")))["world_size"] for url in self.living]
 
     def wake(self) -> None:
         """Do nothing: the server has its memory for itself."""
@@ -309,7 +308,7 @@ class VLLMServerPolicy(ServedPolicy):
         repeatable: bool = True,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        for attempt in range(self._retries + 1):
+        for attempt in range(_RETRIES + 1):
             try:
                 status, answer = await self._while_it_lives(url, self._send(url + path, content, headers))
                 self._heard[url] = time.monotonic()
@@ -323,7 +322,7 @@ class VLLMServerPolicy(ServedPolicy):
                 cure = "; start it with `agent-gym serve model`" if status == 404 else ""
                 raise RolloutError(f"the model server {url} answered {status} to {path}: {text}{cure}")
             except (self._aiohttp.ClientError, OSError) as error:
-                if attempt == self._retries or not repeatable:
+                if attempt == _RETRIES or not repeatable:
                     what = f"{type(error).__name__}: {error}), tried {attempt + 1} times"
                     raise _Lost(f"the model server {url} cannot be reached ({what}") from error
             await asyncio.sleep(_PAUSE_S * 2**attempt)
@@ -344,11 +343,11 @@ class VLLMServerPolicy(ServedPolicy):
         finally:
             task.cancel()
 
-    async def _get(self, url: str, path: str) -> Any:
+    async def _get(self, url: str, path: str) -> bytes:
         timeout = self._aiohttp.ClientTimeout(total=_HEALTH_S)
         async with self._session.get(url + path, timeout=timeout) as answer:
             answer.raise_for_status()
-            return await answer.json(content_type=None)
+            return await answer.read()
 
     async def _lives(self, url: str) -> bool:
         """Whether a server answers, and its engine, which is a process of its own, has not ended."""
@@ -364,9 +363,7 @@ class VLLMServerPolicy(ServedPolicy):
         while True:
             for url in set(self._load) - self._down if self._pending else ():
                 with suppress(self._aiohttp.ClientError, OSError):  # who waits for an answer finds out who is dead
-                    timeout = self._aiohttp.ClientTimeout(total=_HEALTH_S)
-                    async with self._session.get(url + "/metrics", timeout=timeout) as answer:
-                        self._cache.read(url, await answer.text())
+                    self._cache.read(url, (await self._get(url, "/metrics")).decode())
             await asyncio.sleep(_LOOK_S)
 
     def _await_server(self, url: str, timeout_s: float) -> None:
@@ -374,7 +371,7 @@ class VLLMServerPolicy(ServedPolicy):
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                allowed = self._call(self._get(url, "/v1/models"))["data"][0].get("max_model_len")
+                allowed = from_json(self._call(self._get(url, "/v1/models")))["data"][0].get("max_model_len")
                 self._call(self._get(url, "/get_world_size"))
                 break
             except (self._aiohttp.ClientError, OSError, TimeoutError) as error:
