@@ -335,15 +335,12 @@ class Rollout:
         now = time.perf_counter()
         # The first that began ends first, so that each round looks at one deadline and not at thousands.
         while (oldest := next(iter(self._lives), None)) and oldest.deadline <= now:
-            self._let_go(oldest)
+            if oldest in self._calls:
+                del self._calls[oldest]
+                oldest.thread.give_up()
+            if self._asks.pop(oldest.number, None):
+                self.policy.abort(oldest.number)
             self._resume(oldest, error=TimeUp())
-
-    def _let_go(self, life: Life) -> None:
-        if life in self._calls:
-            del self._calls[life]
-            life.thread.give_up()
-        if self._asks.pop(life.number, None):
-            self.policy.abort(life.number)
 
     def _remind(self) -> None:
         """Print a line if environments have not answered for long; one line, however many there are."""
