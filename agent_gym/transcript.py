@@ -36,11 +36,6 @@ def kind_of(source: Source) -> str:
     return source.partition(":")[0]
 
 
-def name_of(source: Source) -> str:
-    """Return the name in a source, "" if it has none: "buyer" of "agent:buyer"."""
-    return source.partition(":")[2]
-
-
 class Span(NamedTuple):
     """A half-open range `[start, stop)` of one transcript and who wrote it.
 

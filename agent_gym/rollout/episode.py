@@ -22,7 +22,7 @@ import gymnasium
 from agent_gym.errors import EnvFailure, described, whole_number
 from agent_gym.images import Shown
 from agent_gym.rewards import MAX_REWARD, plain_number, plain_numbers, sum_by_name
-from agent_gym.transcript import KINDS, PROMPT_STEP, Span, action_mask, check_tiling, kind_of, name_of
+from agent_gym.transcript import KINDS, PROMPT_STEP, Span, action_mask, check_tiling, kind_of
 
 if TYPE_CHECKING:
     from agent_gym.policies.base import Generation
@@ -94,11 +94,6 @@ class Row:
     def prompt_length(self) -> int:
         """Number of tokens before the first sampled one; T if there is none."""
         return next((s.start for s in self.spans if kind_of(s.source) == "agent"), len(self.token_ids))
-
-    @property
-    def role(self) -> str:
-        """The role in which the policy wrote its tokens; "" if it has none, or wrote nothing."""
-        return next((name_of(s.source) for s in self.spans if kind_of(s.source) == "agent"), "")
 
 
 @dataclass(slots=True)

@@ -44,7 +44,6 @@ class Channel:
     """
 
     def __init__(self, store: Any, rank: int, size: int, backend: str) -> None:
-        self.rank = rank
         self.device = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
         timeout = timedelta(seconds=_SEND_S)
         if backend == "nccl":
