@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -100,15 +100,11 @@ grpo, ppo, sft = (partial(train, name) for name in ("grpo", "ppo", "sft"))
 
 def run(arguments: Sequence[str]) -> int:
     """Run `accelerate launch` with these arguments and return its exit code."""
-
-    def begin() -> None:
-        os.environ[LAUNCHER] = str(os.getpid())
-
-    return run_to_its_end([sys.executable, "-m", agent.__name__, *arguments], begin)
+    return run_to_its_end([sys.executable, "-m", agent.__name__, *arguments])
 
 
-def run_to_its_end(command: Sequence[str], begin: Callable[[], None] = lambda: None) -> int:
-    """Run a command that ends with this process, and return its exit code; it calls `begin` first.
+def run_to_its_end(command: Sequence[str]) -> int:
+    """Run a command that ends with this process, and return its exit code.
 
     It has a group of its own: Ctrl-C reaches it once, from here, and it has the time to end its processes.
     """
@@ -116,7 +112,7 @@ def run_to_its_end(command: Sequence[str], begin: Callable[[], None] = lambda: N
 
     def prepare() -> None:
         end_with(here)
-        begin()
+        os.environ[LAUNCHER] = str(os.getpid())
 
     # In a group of its own it could not read the terminal: a question fails at once, where it would stop for ever.
     process = subprocess.Popen(command, preexec_fn=prepare, process_group=0, stdin=subprocess.DEVNULL)
