@@ -17,8 +17,8 @@ from agent_gym.certify import certify as run_checks
 from agent_gym.certify.attacks import load_script
 from agent_gym.certify.record import Record
 from agent_gym.certify.report import badge, page, text
-from agent_gym.cli.parser import Parser, check_output
-from agent_gym.cli.view import keep_episodes
+from agent_gym.cli.parser import Parser
+from agent_gym.cli.view import check_new
 from agent_gym.errors import ConfigError, writing
 from agent_gym.registry import EnvEntry, entries, make
 from agent_gym.viewer.card import card
@@ -42,8 +42,7 @@ def certify(argv: Sequence[str]) -> int:
     arguments = parser.parse(argv)
     outputs = {"json": arguments.json, "page": arguments.page, "badge": arguments.badge}
     for path in filter(None, outputs.values()):
-        keep_episodes(path)
-        check_output(path)
+        check_new(path)
     if arguments.script:
         load_script(arguments.script)
 

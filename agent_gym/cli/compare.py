@@ -14,8 +14,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from agent_gym.cli.parser import Parser, check_output, json_object, read_settings
-from agent_gym.cli.view import keep_episodes, named, read_files
+from agent_gym.cli.parser import Parser, json_object, read_settings
+from agent_gym.cli.view import check_new, named, read_files
 from agent_gym.errors import ConfigError, writing
 from agent_gym.evaluate import summarize
 from agent_gym.evaluate.cards import differences, read_cards, terms
@@ -101,8 +101,7 @@ def leaderboard(argv: Sequence[str]) -> int:
     if not files:
         raise ConfigError(f"{folder} holds no cards; agent-gym eval --output and training runs write them")
     output = Path(arguments.output or folder / "leaderboard.html")
-    keep_episodes(output)
-    check_output(str(output))
+    check_new(output)
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for file in files:
         name = str(file.relative_to(folder)).removesuffix(".card.json")
@@ -183,11 +182,10 @@ def rescore(argv: Sequence[str]) -> int:
     weights = {"reward_weights": arguments.reward_weights} if arguments.reward_weights else {}
     changes = {**arguments.env_kwargs, **weights}
     if arguments.output:
-        keep_episodes(arguments.output)
+        check_new(arguments.output)
         card = Path(arguments.output).with_suffix(CARDS)
         if card.exists():  # it would vouch for the new scores
             raise ConfigError(f"{card} is the card of other scores: name another file with --output")
-        check_output(arguments.output)
     judge = None if arguments.judge is None else Judge.of(read_settings(arguments.judge)).connect()
     records = list(read_files([arguments.file]))
     replays = list(_replay(records, changes))
@@ -263,8 +261,7 @@ def calibrate(argv: Sequence[str]) -> int:
     parser.flag("--output FILE.json", "write the measures there, too")
     arguments = parser.parse(argv)
     if arguments.output:
-        keep_episodes(arguments.output)
-        check_output(arguments.output)
+        check_new(arguments.output)
     judge = Judge.of(read_settings(arguments.judge))
     try:
         with Path(arguments.labels).open(encoding="utf-8") as lines:

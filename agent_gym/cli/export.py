@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent_gym.cli.parser import Parser, announce, check_output, positive, run_kind
-from agent_gym.cli.view import keep_episodes, read_files
+from agent_gym.cli.parser import Parser, announce, positive, run_kind
+from agent_gym.cli.view import check_new, read_files
 from agent_gym.errors import ConfigError, require, writing
 from agent_gym.evaluate.panels import SIZES, Panel, canonical, look, read_panel, write_panels
 
@@ -100,8 +100,7 @@ def _export_tasks(argv: Sequence[str]) -> int:
     place = out.with_suffix(".json")
     if place.is_file():  # the panel before; what is none is found before the tasks are written over
         read_panel(str(place), env_id)
-    keep_episodes(out)
-    check_output(str(out))
+    check_new(out)
     rows = list(look(env_id, kwargs, split, arguments.tasks))
     with writing(out):
         out.write_text("".join(canonical(row) + "\n" for row in rows), encoding="utf-8")

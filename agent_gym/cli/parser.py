@@ -235,7 +235,7 @@ def seed_list(text: str) -> list[int]:
     return [*map(int, parts)]
 
 
-def check_output(path: str) -> None:
+def check_output(path: str | Path) -> None:
     """Make the folder of a file that will be written; raise `ConfigError` now if that cannot be done."""
     with writing(path):
         Path(path).parent.mkdir(parents=True, exist_ok=True)

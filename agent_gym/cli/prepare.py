@@ -179,7 +179,7 @@ def doctor(argv: Sequence[str]) -> int:
             f"doctor: {asked}torch sees {seen} GPUs here: look at nvidia-smi and CUDA_VISIBLE_DEVICES; {cure}"
         )
     folder = Path(arguments.output_dir)
-    check_output(str(folder / "report.md"))
+    check_output(folder / "report.md")
     names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpus else []
     setting = Setting((names if names != [""] else [str(i) for i in range(gpus)])[:gpus], str(folder.resolve()))
     results = []

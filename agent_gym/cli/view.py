@@ -37,10 +37,11 @@ def read_files(files: Iterable[str | Path]) -> Iterator[dict[str, Any]]:
     return iter(tqdm(records, desc="reading", unit=" episodes", leave=False, disable=None, file=sys.stderr))
 
 
-def keep_episodes(output: str | Path) -> None:
-    """Raise `ConfigError` if a file that is to be written holds episodes, which nothing brings back."""
+def check_new(output: str | Path) -> None:
+    """Do as `check_output`, and refuse a file that holds episodes, which nothing brings back."""
     if Path(output).is_file() and any(isinstance(found, dict) for *_, found in scan_trajectories(output)):
         raise ConfigError(f"{output} holds episodes, which would be lost: name another file")
+    check_output(output)
 
 
 def named(files: Sequence[str]) -> list[tuple[str, str]]:
@@ -86,8 +87,7 @@ def view(argv: Sequence[str]) -> int:
         raise ConfigError("--episode belongs to --terminal; on the page an episode is found by search")
     first = _plain(arguments.files[0])
     output = Path(arguments.output or first.with_name(f"{first.name}.html"))
-    keep_episodes(output)
-    check_output(str(output))
+    check_new(output)
     page = render_html({name: read_files(files) for name, files in runs.items()}, arguments.title or " and ".join(runs))
     with writing(output, "name another file with --output"):
         output.write_text(page, encoding="utf-8")
