@@ -10,7 +10,7 @@ import difflib
 import json
 import sys
 import tomllib
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -267,12 +267,3 @@ def announce(text: str) -> None:
     """Print what takes some seconds, on a terminal only: in a log such a line would stand between results."""
     if sys.stderr.isatty():
         print(f"agent-gym: {text}", file=sys.stderr, flush=True)
-
-
-def print_table(rows: Sequence[Sequence[str]], numbers: Container[int] = ()) -> None:
-    """Print columns, those of numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = enumerate(zip(row, widths, strict=True))
-        aligned = [cell.rjust(width) if i in numbers else cell.ljust(width) for i, (cell, width) in cells]
-        print("  ".join(aligned).rstrip())

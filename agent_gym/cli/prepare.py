@@ -11,9 +11,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent_gym.cli.parser import Parser, check_output, nearest, positive, print_table
+from agent_gym.cli.parser import Parser, check_output, nearest, positive
 from agent_gym.doctor import STAGES, Setting, run_stage, write_report
 from agent_gym.errors import ConfigError, require
+from agent_gym.evaluate.report import align
 from agent_gym.plan import Estimate, cache_per_token, find_shape
 from agent_gym.plan import plan as estimate
 
@@ -51,7 +52,7 @@ def prepare(argv: Sequence[str]) -> int:
             return 0
         print(f"{arguments.recipe} -> {folder}")
         rows = [(line.action, line.what, "" if line.size is None else f"{line.size:,}", line.remark) for line in lines]
-        print_table([("", "", "BYTES", ""), *rows], numbers=(2,))
+        print(align([("", "", "BYTES", ""), *rows], numbers=(2,)))
         print(f"to fetch: {sum(line.size or 0 for line in lines if line.action == 'fetch'):,} bytes")
         return 0
     prepared = run(arguments.recipe, **where, progress=True)
@@ -62,8 +63,7 @@ def prepare(argv: Sequence[str]) -> int:
         state = "written" if path in prepared.made else "already there, checksums agree"
         table.append((path, count, f"{size:,}", state))
     print(f"{prepared.recipe.name} from {source_names(prepared.source)} in {prepared.folder}")
-    print_table(table, numbers=(1, 2))
-    print(f"\n{python_lines(prepared)}\n\n{shell_lines(prepared)}")
+    print(f"{align(table, numbers=(1, 2))}\n\n{python_lines(prepared)}\n\n{shell_lines(prepared)}")
     return 0
 
 
@@ -100,8 +100,7 @@ def plan(argv: Sequence[str]) -> int:
         f"{cache_per_token(shape) / 1024:.0f} KiB of cache per token\n"
         f"{count} GPUs of {gib:g} GiB, of which {estimates[0].usable / GIB:.1f} are planned with; GiB per GPU:\n"
     )
-    print_table([_HEAD.split(), *map(_row, estimates)], numbers=range(4, 14))
-    print()
+    print(align([_HEAD.split(), *map(_row, estimates)], numbers=range(4, 14)), end="\n\n")
     if command is None:
         print("Nothing fits: take more or larger GPUs, shorter episodes or a smaller model.")
     else:

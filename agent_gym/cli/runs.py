@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent_gym.cli.parser import Parser, print_table, take_option, with_underscores
+from agent_gym.cli.parser import Parser, take_option, with_underscores
 from agent_gym.errors import ConfigError
+from agent_gym.evaluate.report import align
 from agent_gym.evaluate.statistics import mean
 from agent_gym.trainers.run_file import FILE, read, write
 
@@ -73,7 +74,7 @@ def runs(argv: Sequence[str]) -> int:
         shown = [f"{numbers[name]:.3f}" if name in numbers else "-" for name in ("reward", "eval_success")]
         saved = "-" if last is None else str(last)
         table.append((str(folder), str(about.get("command")), status_of(about), step, *shown, saved, started))
-    print_table(table, numbers={3, 4, 5, 6})
+    print(align(table, numbers={3, 4, 5, 6}))
     return 0
 
 
@@ -163,7 +164,7 @@ def over_seeds(
         known = [float(row[name]) for row in rows if row["status"] == "done" and name in row]
         found[name] = dataclasses.asdict(mean(known, [1] * len(known))) if len(known) > 1 else None
     table.append(("mean", "", "", *map(_interval, found.values())))
-    print_table(table, numbers=range(2, 3 + len(measures)))
+    print(align(table, numbers=range(2, 3 + len(measures))))
     write(Path(folder, "seeds.json"), {"command": command, "runs": rows, "mean": found})
     return int(any(row["status"] != "done" for row in rows))
 

@@ -14,8 +14,9 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-from agent_gym.cli.parser import Parser, add_engine, announce, print_table, seed_list
+from agent_gym.cli.parser import Parser, add_engine, announce, seed_list
 from agent_gym.errors import ConfigError, require
+from agent_gym.evaluate.report import align
 from agent_gym.installed import install_command
 from agent_gym.registry import check_env_id, entries
 
@@ -62,8 +63,7 @@ def list_envs(argv: Sequence[str]) -> int:
         summary = f"{entry.summary} ({entry.needs})" if entry.needs else entry.summary
         tools = textwrap.shorten(", ".join(entry.tools) or "-", 40, placeholder=" ...")
         rows.append((entry.id, summary, tools, entry.extra or "-"))
-    print_table(rows)
-    print(f"\nAn extra: {install_command('NAME')}. Data and arguments of one: agent-gym info ID")
+    print(f"{align(rows)}\n\nAn extra: {install_command('NAME')}. Data and arguments of one: agent-gym info ID")
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from agent_gym.evaluate import SHARES, EvalResult
 from agent_gym.evaluate.cards import differences
@@ -56,11 +56,13 @@ def details(policy: str, env_id: str, result: EvalResult) -> str:
     return "\n".join(lines)
 
 
-def align(rows: Iterable[Sequence[str]]) -> str:
-    """Set rows of equal length in columns."""
-    cells = [list(row) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
+def align(rows: Iterable[Sequence[str]], numbers: Container[int] = ()) -> str:
+    """Set rows of equal length in columns, those of `numbers` to the right."""
+    columns = []
+    for i, column in enumerate(zip(*rows, strict=True)):
+        width = max(map(len, column))
+        columns.append([cell.rjust(width) if i in numbers else cell.ljust(width) for cell in column])
+    return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))
 
 
 def number(name: str, value: float) -> str:
