@@ -16,9 +16,10 @@ import hashlib
 import html
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
-from itertools import groupby
+from itertools import count, groupby, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -100,17 +101,13 @@ def _asset(name: str) -> str:
     return resources.files("agent_gym.viewer").joinpath(name).read_text(encoding="utf-8")
 
 
-_Table = dict[Any, int]  # distinct values to their numbers, in the order of their first use
-
-
-def _number(table: _Table, value: Any) -> int:
-    return table.setdefault(value, len(table))
+_Table = defaultdict[Any, int]  # distinct values to their numbers, in the order of their first use
 
 
 def compact(records: Records | Mapping[str, Records], title: str) -> dict[str, Any]:
     """Condense the records of one run, or of several by name, to JSON without NaN or infinity (null instead)."""
     runs: Mapping[str, Records] = records if isinstance(records, Mapping) else {"": records}
-    tokens, texts, images = _Table(), _Table(), _Table()
+    tokens, texts, images = (_Table(count().__next__) for _ in range(3))
     episodes = [
         {"run": number, **_episode(record, tokens, texts, images)}
         for number, played in enumerate(runs.values())
@@ -122,12 +119,10 @@ def compact(records: Records | Mapping[str, Records], title: str) -> dict[str, A
 
 def _episode(record: Mapping[str, Any], tokens: _Table, texts: _Table, images: _Table) -> dict[str, Any]:
     opening = []
-    shown = [_number(images, url) for url in record.get("images", ())]
-    for message in record["messages"]:
-        if message["role"] == "assistant":
-            break
+    shown = [images[url] for url in record.get("images", ())]
+    for message in opening_of(record):
         content = message["content"]
-        entry = [message["role"], _number(texts, text_of(content))]
+        entry = [message["role"], texts[text_of(content)]]
         parts = content if isinstance(content, list) else []
         seen = [shown[part["image"]] for part in parts if isinstance(part.get("image"), int)]
         opening.append([*entry, seen] if seen else entry)
@@ -145,6 +140,11 @@ def _episode(record: Mapping[str, Any], tokens: _Table, texts: _Table, images: _
     }
 
 
+def opening_of(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the messages before the policy's first turn."""
+    return takewhile(lambda message: message["role"] != "assistant", record["messages"])
+
+
 def _step(
     number: int, step: Mapping[str, Any], row: Mapping[str, Any], texts: _Table, images: Sequence[int]
 ) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def _step(
     if shown:
         entry["images"] = shown
     for name in ("action", "observation"):
-        entry[name] = _number(texts, step[name])
+        entry[name] = texts[step[name]]
     return entry
 
 
@@ -165,7 +165,7 @@ def _row(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], tokens: _Ta
     names = row.get("tokens") or [None] * len(row["token_ids"])
     sampled = [i for start, stop, source, _ in row["spans"] if kind_of(source) == "agent" for i in range(start, stop)]
     entry: dict[str, Any] = {
-        "tokens": [_number(tokens, pair) for pair in zip(row["token_ids"], names, strict=True)],
+        "tokens": [tokens[pair] for pair in zip(row["token_ids"], names, strict=True)],
         "spans": [[stop - start, KINDS.index(kind_of(source)), step] for start, stop, source, step in row["spans"]],
         "logprobs": [_short(row["logprobs"][i]) for i in sampled],
     }

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from agent_gym.chat import text_of
 from agent_gym.transcript import kind_of
+from agent_gym.viewer.page import opening_of
 
 _STYLES = {"system": "dim", "user": "blue", "tool": "yellow", "policy": "green", "world": "yellow", "failed": "red"}
 _OUTCOMES = {"solved": ("✓", "green"), "unsolved": ("✗", "red"), "failed": ("!", "yellow")}
@@ -54,7 +55,7 @@ def episode_table(records: Sequence[Record]) -> Table:
 def episode_cells(record: Record, number: int) -> list[Text]:
     """Return the line of an episode, one text for each of `COLUMNS`."""
     mark, colour = _OUTCOMES[_outcome(record)]
-    last = next((text_of(message["content"]) for message in reversed(_opening(record))), "")
+    *_, last = ("", *(text_of(message["content"]) for message in opening_of(record)))
     question = plain(" ".join(str(last).split()))
     question.no_wrap, question.overflow = True, "ellipsis"
     turns = sum(step.get("kind", "act") == "act" for step in record["steps"])
@@ -77,7 +78,7 @@ def episode_view(record: Record, number: int = 1, total: int = 1) -> Group:
         + _terms(record["reward_terms"]),
         plain("  ".join(str(fact) for fact in facts if fact), "dim"),
     ]
-    for message in _opening(record):
+    for message in opening_of(record):
         parts += _speech(message["role"], text_of(message["content"]))
     turns, total_reward = 0, 0.0
     for step in record["steps"]:
@@ -107,11 +108,6 @@ def _terms(terms: Mapping[str, float]) -> Text:
 
 def _outcome(record: Record) -> str:
     return "failed" if record["failure"] else "solved" if record["success"] else "unsolved"
-
-
-def _opening(record: Record) -> list[Mapping[str, Any]]:
-    roles = [message["role"] for message in record["messages"]]
-    return record["messages"][: roles.index("assistant") if "assistant" in roles else None]
 
 
 def _number(value: float | None) -> str:
