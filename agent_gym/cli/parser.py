@@ -12,6 +12,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -207,17 +208,8 @@ def json_object(text: str | Mapping[str, Any]) -> dict[str, Any]:
     return value
 
 
-def positive(text: str) -> int:
-    """Read a number that has to be at least 1."""
-    return _at_least(1, text)
-
-
-def natural(text: str) -> int:
-    """Read a number that has to be at least 0, as gymnasium wants a seed to be."""
-    return _at_least(0, text)
-
-
 def _at_least(least: int, text: str) -> int:
+    """Read a number that has to be at least so much."""
     try:
         number = int(text)
     except ValueError:
@@ -225,6 +217,10 @@ def _at_least(least: int, text: str) -> int:
     if number < least:
         raise argparse.ArgumentTypeError(f"must be at least {least}, got {number}")
     return number
+
+
+positive = partial(_at_least, 1)
+natural = partial(_at_least, 0)  # as gymnasium wants a seed to be
 
 
 def seed_list(text: str) -> list[int]:
