@@ -40,8 +40,8 @@ def certify(argv: Sequence[str]) -> int:
     parser.flag("--page FILE.html", "write the certificate as one page")
     parser.flag("--badge FILE.svg", "write a badge for a README")
     arguments = parser.parse(argv)
-    outputs = {"json": arguments.json, "page": arguments.page, "badge": arguments.badge}
-    for path in filter(None, outputs.values()):
+    outputs = {kind: path for kind in ("json", "page", "badge") if (path := getattr(arguments, kind))}
+    for path in outputs.values():
         check_new(path)
     if arguments.script:
         load_script(arguments.script)
@@ -66,10 +66,9 @@ def certify(argv: Sequence[str]) -> int:
         "badge": badge(records),
     }
     for kind, path in outputs.items():
-        if path:
-            with writing(path):
-                Path(path).write_text(written[kind], encoding="utf-8")
-            print(f"{kind:<12} {path}")
+        with writing(path):
+            Path(path).write_text(written[kind], encoding="utf-8")
+        print(f"{kind:<12} {path}")
     return int(any(record.verdict == "fail" for record in records))
 
 

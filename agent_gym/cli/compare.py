@@ -21,12 +21,12 @@ from agent_gym.evaluate import summarize
 from agent_gym.evaluate.cards import differences, read_cards, terms
 from agent_gym.evaluate.compare import Run, read_runs, same_kind, with_cards
 from agent_gym.evaluate.compare import compare as compare_runs
+from agent_gym.evaluate.panels import opened_env
 from agent_gym.evaluate.report import align, comparison_text, interval, number
 from agent_gym.evaluate.statistics import Measure
 from agent_gym.evaluate.storage import CARDS
 from agent_gym.judges import Judge
-from agent_gym.rollout import Replay, from_record, make_env, play_again, to_record, write_trajectories
-from agent_gym.rollout.env_threads import close_env
+from agent_gym.rollout import Replay, from_record, play_again, to_record, write_trajectories
 from agent_gym.viewer.page import plain_page
 
 _SHOWN = 10  # differences that `rescore` prints
@@ -242,8 +242,7 @@ def _replay(records: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]) ->
                 kwargs["reward_weights"] = {**stored, **changes["reward_weights"]}
             key = json.dumps([spec["env_id"], kwargs], sort_keys=True)
             if key not in envs:
-                envs[key] = make_env(spec["env_id"], kwargs)
-                stack.callback(close_env, envs[key])
+                envs[key] = stack.enter_context(opened_env(spec["env_id"], kwargs))
             replay = play_again(record, envs[key])
             replay.record["spec"] = {**spec, "env_kwargs": kwargs}
             yield replay

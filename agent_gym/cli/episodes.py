@@ -79,7 +79,7 @@ def evaluate(argv: Sequence[str]) -> int:
     parser.flag("--policy NAME", help_text, nargs="+", default=[])
     _add_playing(parser)
     arguments = parser.parse(argv)
-    env_ids = arguments.env_id if isinstance(arguments.env_id, list) else [arguments.env_id]
+    env_ids: list[str] = arguments.env_id
     if len(env_ids) < 2:
         env_id, arguments.env_kwargs = use_agent(env_ids[0] if env_ids else None, arguments.env_kwargs, arguments)
         env_ids = [env_id]
