@@ -190,15 +190,14 @@ def held_out(preset: Preset, seed: int) -> dict[str, int]:
     """
     shown = [phase.episodes for phase in preset.imitation]
     trained = None if preset.train_tasks is None else max([preset.train_tasks, *shown])
-    test, train = (
-        _openings(preset, preset.test_split, preset.test_tasks, seed),
-        _openings(preset, "train", trained, seed),
-    )
-    seen = {opening for opening, _ in train}
-    found = {"test_tasks": len(test), "distinct_test_tasks": len(set(test))}
-    return found | {
+    test = _openings(preset, preset.test_split, preset.test_tasks, seed)
+    train = _openings(preset, "train", trained, seed)
+    seen, distinct = {opening for opening, _ in train}, set(test)
+    return {
+        "test_tasks": len(test),
+        "distinct_test_tasks": len(distinct),
         "training_tasks": len(train),
-        "test_tasks_in_training": sum(opening in seen for opening, _ in set(test)),
+        "test_tasks_in_training": sum(opening in seen for opening, _ in distinct),
     }
 
 

@@ -132,7 +132,7 @@ def draw(found: Mapping[str, Any], path: Path) -> list[Path]:
         figure = Figure(figsize=_SIZE, dpi=200, layout="constrained")
         figure.suptitle(title, weight="bold")
         axes = figure.subplots(len(_HEIGHTS), 1, sharex=True, gridspec_kw={"height_ratios": _HEIGHTS})
-        for axis, name in zip(axes, _panels(found), strict=True):
+        for axis, name in zip(axes, [name for name in _TITLES if name in found], strict=True):
             _draw_panel(axis, found, name)
         axes[-1].set_xlabel(f"GRPO step\n\n{band}")
         files = [path.with_suffix(".png"), path.with_suffix(".svg")]
@@ -141,10 +141,6 @@ def draw(found: Mapping[str, Any], path: Path) -> list[Path]:
             figure.savefig(files[0], format="png")
             figure.savefig(files[1], format="svg", metadata={"Date": None})
     return files
-
-
-def _panels(found: Mapping[str, Any]) -> list[str]:
-    return ["success", "tool_calls" if "tool_calls" in found else "turns", "tokens"]
 
 
 _TITLES = {

@@ -27,21 +27,12 @@ from agent_gym.data import model_source
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import EvalResult, make_specs, summarize
 from agent_gym.evaluate.compare import Run
-from agent_gym.examples import text_of
+from agent_gym.examples import tables, text_of
 from agent_gym.examples.controls import Round, StepClock, UntilUsedUp, endless, imitate_itself, prove_start
 from agent_gym.examples.dashboard import StepLines, evaluations, watch
 from agent_gym.examples.figure import draw, over_runs
 from agent_gym.examples.imitation import QUIET, Demonstrations, imitate, imitation_settings
 from agent_gym.examples.presets import ATTEMPTS, PRESETS, Controls, Preset
-from agent_gym.examples.tables import (
-    differences,
-    differences_table,
-    over_seeds,
-    policies,
-    run_of,
-    seeds_table,
-    tool_calls,
-)
 from agent_gym.examples.tiny import make_tiny_model, make_tiny_vision_model
 from agent_gym.policies.processors import load_encoder, model_class
 from agent_gym.policies.transformers import TransformersPolicy
@@ -102,10 +93,11 @@ def run_seeds(
     """
     folder = Path(output_dir)
     results = [run_speedrun(preset, seed, folder / f"seed_{seed}", engine=engine) for seed in seeds]
-    found = over_seeds(results)
+    found = tables.over_seeds(results)
     (folder / "seeds.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     picture, vectors = draw(over_runs(results), folder / "figure.png")
-    print(f"\n{seeds_table(found)}\n\nnumbers       {folder / 'seeds.json'}\nfigure        {picture}, {vectors.name}")
+    print(f"\n{tables.seeds_table(found)}\n\nnumbers       {folder / 'seeds.json'}")
+    print(f"figure        {picture}, {vectors.name}")
     return found
 
 
@@ -252,8 +244,8 @@ class Speedrun:
                     episodes = self._play(runner, model, specs, temperature)
                 result = summarize(episodes)
                 self.rows.append((name, decoding, result))
-                self.runs[name, decoding] = run_of(name, episodes)
-                played = f"success {result} test tasks, {tool_calls(result.metrics):.2f} tool calls per episode"
+                self.runs[name, decoding] = tables.run_of(name, episodes)
+                played = f"success {result} test tasks, {tables.tool_calls(result.metrics):.2f} tool calls per episode"
                 self.log(f"{name}, {decoding}: {played}")
 
     def _evaluate_control(self, name: str, model: Any) -> None:
@@ -302,7 +294,7 @@ class Speedrun:
         self.more["used_seconds"] = {RL: budget, MORE_SFT: more_sft.seconds, itself: used}
         self.more |= {"more_sft_steps": more_sft.steps, "rounds": [asdict(one) for one in rounds]}
         pairs = ((RL, start), (RL, MORE_SFT), (RL, itself), (MORE_SFT, start))
-        self.more["differences"] = differences(self.runs, pairs)
+        self.more["differences"] = tables.differences(self.runs, pairs)
 
     def more_sft(self, controls: Controls, budget: float) -> StepClock:
         """Train the saved start further on its demonstrations, and evaluate it."""
@@ -365,10 +357,10 @@ class Speedrun:
     def _table(self) -> str:
         title = f"{self.preset.env_id}, split {self.preset.test_split}, seed {self.seed}."
         parts = [f"\n{title} Success with 95% Wilson intervals."]
-        parts.append(policies(self.rows, rewards=self.preset.controls is not None))
+        parts.append(tables.policies(self.rows, rewards=self.preset.controls is not None))
         if self.preset.controls:
             used = (f"{name} {seconds:.1f}" for name, seconds in self.more["used_seconds"].items())
-            parts += [differences_table(self.more["differences"]), f"Seconds of training: {', '.join(used)}."]
+            parts += [tables.differences_table(self.more["differences"]), f"Seconds of training: {', '.join(used)}."]
         total = time.perf_counter() - self.begin
         split = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in self.seconds.items())
         return "\n\n".join([*parts, f"{self.rows[0][2].episodes} tasks. {total:.0f} s in all: {split}."])
