@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.errors import ConfigError, writing
-from agent_gym.rollout import Episode, EpisodeSpec, from_record, scan_trajectories, to_line, to_record
+from agent_gym.rollout import Episode, EpisodeSpec, from_record
+from agent_gym.rollout.trajectories import scan_trajectories, to_line, to_record, write_trajectories
 
 CARDS = ".card.json"  # the suffix of the file with the cards of an episode file (cards.py)
 MODEL = "model_sha256"  # the setting that tells two contents of one model folder apart
@@ -137,8 +138,8 @@ class EpisodeFile:
             pass  # not every file system has locks
 
     def _read(self) -> None:
-        """Read the records; cut off half a line at the end, and take out the lines of failed episodes."""
-        failed: set[int] = set()
+        """Read the records; cut off half a line at the end, and take out failed episodes."""
+        failed = False
         for number, line, found in scan_trajectories(self.path):
             begun = line.startswith(_BEGINNING) or _BEGINNING.startswith(line)
             if not line.endswith(b"\n") and (number > 1 or begun):  # which only the last one can be
@@ -148,19 +149,11 @@ class EpisodeFile:
             elif "settings" not in found or "policy" not in found:
                 raise ConfigError(f"{self.path} was not written by eval or rollout; name another file")
             elif found["failure"] is not None:
-                failed.add(number)
+                failed = True
             else:
                 self._records.append(found)
         if failed:
-            target = self.path.resolve()
-            part = target.with_name(target.name + ".part")
-            try:
-                with target.open("rb") as old, part.open("wb") as new:
-                    new.writelines(line for number, line in enumerate(old, 1) if number not in failed)
-            except BaseException:
-                part.unlink(missing_ok=True)
-                raise
-            part.replace(target)
+            write_trajectories(self.path, self._records)
             with self._file:
                 self._open()
 
