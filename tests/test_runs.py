@@ -24,6 +24,8 @@ from process_tools import until
 from agent_gym import ConfigError
 from agent_gym.cli import launch, runs
 from agent_gym.cli.main import main
+from agent_gym.evaluate import Measure
+from agent_gym.evaluate.report import with_interval
 from agent_gym.trainers.run_file import FILE, note, read, recorded, write
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -165,8 +167,8 @@ def test_a_seed_that_is_interrupted_has_the_time_to_end(tmp_path: Path, monkeypa
 
 
 def test_an_interval_needs_two_seeds() -> None:
-    assert runs._interval(None) == "-" and runs._interval({"value": 0.5, "low": None, "high": None}) == "0.5"
-    assert runs._interval({"value": 0.5, "low": 0.25, "high": 0.75}) == "0.5 [0.25, 0.75]"
+    assert with_interval("loss", None) == "-" and with_interval("loss", Measure(0.5, None, None)) == "0.5"
+    assert with_interval("loss", Measure(0.5, 0.25, 0.75)) == "0.5 [0.25, 0.75]"
 
 
 # Before a run.

@@ -18,7 +18,7 @@ from typing import Any
 
 from agent_gym.cli.parser import Parser, take_option, with_underscores
 from agent_gym.errors import ConfigError
-from agent_gym.evaluate.report import align
+from agent_gym.evaluate.report import align, with_interval
 from agent_gym.evaluate.statistics import mean
 from agent_gym.trainers.run_file import FILE, read, write
 
@@ -162,10 +162,11 @@ def over_seeds(
     found = {}
     for name in measures:
         known = [float(row[name]) for row in rows if row["status"] == "done" and name in row]
-        found[name] = dataclasses.asdict(mean(known, [1] * len(known))) if len(known) > 1 else None
-    table.append(("mean", "", "", *map(_interval, found.values())))
+        found[name] = mean(known, [1] * len(known)) if len(known) > 1 else None
+    table.append(("mean", "", "", *(with_interval(name, measure) for name, measure in found.items())))
     print(align(table, numbers=range(2, 3 + len(measures))))
-    write(Path(folder, "seeds.json"), {"command": command, "runs": rows, "mean": found})
+    means = {name: measure and dataclasses.asdict(measure) for name, measure in found.items()}
+    write(Path(folder, "seeds.json"), {"command": command, "runs": rows, "mean": means})
     return int(any(row["status"] != "done" for row in rows))
 
 
@@ -186,10 +187,3 @@ def _check_seed(command: str, argv: Sequence[str], place: Path) -> None:
     )
     if then != now:
         raise ConfigError(f"{place} is a run of `{then}`, and this is `{now}`: give the same, or another --output_dir")
-
-
-def _interval(found: Mapping[str, Any] | None) -> str:
-    if found is None:
-        return "-"
-    interval = "" if found["low"] is None else f" [{found['low']:.4g}, {found['high']:.4g}]"
-    return f"{found['value']:.4g}{interval}"

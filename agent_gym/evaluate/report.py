@@ -21,17 +21,19 @@ def table(results: Results, metrics: Sequence[str] = ()) -> str:
 
     The shape is that of the tables of Agent-R1. Only environments that have a measure get a column for it.
     """
+    measures = {played: result.measures for played, result in results.items()}
     attempts = max((result.attempts for result in results.values()), default=0)
     labels = {"episode/success": f" avg@{attempts}" if attempts > 1 else "", **{k: f" {v}" for k, v in ANSWERS.items()}}
     columns = [
         (env_id, name)
         for env_id in dict.fromkeys(env_id for _, env_id in results)
         for name in dict.fromkeys((*labels, *metrics))
-        if name == "episode/success" or any(name in results[p, e].measures for p, e in results if e == env_id)
+        if name == "episode/success" or any(name in found for (_, e), found in measures.items() if e == env_id)
     ]
     rows = [["policy", *(_short(env_id) + labels.get(name, f" {name}") for env_id, name in columns)]]
     for policy in dict.fromkeys(policy for policy, _ in results):
-        rows.append([policy, *(_cell(name, results.get((policy, env_id))) for env_id, name in columns)])
+        cells = [with_interval(name, measures.get((policy, env_id), {}).get(name)) for env_id, name in columns]
+        rows.append([policy, *cells])
     return align(rows)
 
 
@@ -77,8 +79,8 @@ def interval(name: str, measure: Measure) -> str:
     return f"{number(name, measure.low)} to {number(name, measure.high)}"
 
 
-def _cell(name: str, result: EvalResult | None) -> str:
-    measure = result.measures.get(name) if result else None
+def with_interval(name: str, measure: Measure | None) -> str:
+    """Write a value with its interval in brackets; a dash where nothing was measured."""
     if measure is None:
         return "-"
     ends = "" if measure.low is None else f" [{interval(name, measure).replace(' to ', ', ')}]"
