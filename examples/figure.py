@@ -24,10 +24,7 @@ POLICY = "#0072b2"
 _STYLES = (("#5a5a5a", (0, (5, 2))), ("#b84a00", (0, (7, 2, 1.5, 2))), ("#aa4499", (0, (1.5, 1.5))))
 _DEMONSTRATOR = ("#00664d", (0, (10, 3)))
 _SIZE, _HEIGHTS, _TEXT = (8.6, 6.8), (3.0, 1.1, 1.1), 10.5  # inches, shares, and points
-_SAME = {
-    "environment": "preset", "dev split": "split", "number of dev tasks": "tasks", "decoding": "decoding",
-    "steps": "steps", "start": "start", "lines": "lines",
-}  # fmt: skip
+_WORDS = {"preset": "environment", "split": "dev split", "tasks": "number of dev tasks"}
 
 
 def read_runs(folder: str | Path) -> list[dict[str, Any]]:
@@ -68,10 +65,10 @@ def over_runs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     kinds = [_kind(run) for run in runs]
     for run, kind in zip(runs, kinds, strict=True):
-        for what, key in _SAME.items():
-            if kind[key] != kinds[0][key]:
-                values = f"seed {runs[0]['seed']} has {kinds[0][key]}, seed {run['seed']} has {kind[key]}"
-                raise ConfigError(f"the runs differ in their {what}: {values}; draw runs of one preset")
+        for key, value in kinds[0].items():
+            if kind[key] != value:
+                values = f"seed {runs[0]['seed']} has {value}, seed {run['seed']} has {kind[key]}"
+                raise ConfigError(f"the runs differ in their {_WORDS.get(key, key)}: {values}; draw runs of one preset")
     evaluations = [run["dev"]["evaluations"] for run in runs]
     called = any(record["tool_calls"] for of_run in evaluations for record in of_run)
     series = {
@@ -84,9 +81,11 @@ def over_runs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _kind(run: Mapping[str, Any]) -> dict[str, Any]:
+    """What is the same in runs that are drawn as one."""
     dev = run["dev"]
-    own = {"preset": run["preset"], "steps": [record["step"] for record in dev["evaluations"]]}
-    return own | {"lines": list(_lines(run)), **{key: dev[key] for key in ("split", "tasks", "decoding", "start")}}
+    kind = {"preset": run["preset"], **{key: dev[key] for key in ("split", "tasks", "decoding")}}
+    steps = [record["step"] for record in dev["evaluations"]]
+    return {**kind, "steps": steps, "start": dev["start"], "lines": list(_lines(run))}
 
 
 def _lines(run: Mapping[str, Any]) -> dict[str, float]:

@@ -162,13 +162,16 @@ class Speedrun:
     def open(self, source: str) -> list[SFTConfig]:
         """Load a model and start its engine; return the settings of each phase of imitation."""
         preset = self.preset
+        # A model that was not made on the spot is trained on the GPU where there is one.
+        gpu = preset.model is not None and torch.cuda.is_available()
+        device = {"use_cpu": False, "bf16": True} if gpu else {}
         self.args = AgentGRPOConfig(
             str(self.folder / "grpo"),
             seed=self.seed,
             use_vllm=self.use_vllm,
             eval_strategy="steps",
             eval_on_start=True,
-            **{**QUIET, **preset.grpo, **self._device()},
+            **{**QUIET, **preset.grpo, **device},
         )
         self.clock = time.process_time if self.args.use_cpu else time.perf_counter
         try:
@@ -190,11 +193,6 @@ class Speedrun:
         number = "bfloat16" if self.args.bf16 else "float32"
         self.log(f"Going on with the {self.engine} engine, {number}, threads: {torch.get_num_threads()}")
         return settings
-
-    def _device(self) -> dict[str, Any]:
-        """A model that was not made on the spot is trained on the GPU where there is one, in bf16."""
-        gpu = self.preset.model is not None and torch.cuda.is_available()
-        return {"use_cpu": False, "bf16": True} if gpu else {}
 
     @contextlib.contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
