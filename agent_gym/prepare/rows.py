@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 ROWS_AT_ONCE = 1_000  # in memory; of HotpotQA six megabytes
 
-WORD_PROBLEM = {"question": "text", "answer": "text"}
-MATH_PROBLEM = {"problem": "text", "answer": "text"}
-
 # The columns of HotpotQA on the hub. The official files have pairs instead, of a text and a number or a list, and a
 # column of parquet has one type.
 MULTI_HOP = {
@@ -81,8 +78,8 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "word_problem": Kind(dict, WORD_PROBLEM),
-    "math_problem": Kind(math_problem, MATH_PROBLEM),
+    "word_problem": Kind(dict, {"question": "text", "answer": "text"}),
+    "math_problem": Kind(math_problem, {"problem": "text", "answer": "text"}),
     "multi_hop": Kind(multi_hop, MULTI_HOP),
     "musique": Kind(musique, MUSIQUE),
 }
