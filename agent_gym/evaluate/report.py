@@ -13,7 +13,7 @@ from agent_gym.rollout import failure_summary
 
 Results = Mapping[tuple[str, str], EvalResult]  # by policy and environment
 ANSWERS = {"env/em": "EM", "env/f1": "F1"}  # what papers report of answers in words, and its name there
-_FIRST = ("episode/success", "pass@", "reward", "reward/", "env/", "episode/", "tool/")
+_ORDER = ("episode/success", "pass@", "reward", "env/", "episode/", "tool/")  # of measures, by how their names begin
 
 
 def table(results: Results, metrics: Sequence[str] = ()) -> str:
@@ -94,9 +94,8 @@ def _short(env_id: str) -> str:
 
 
 def _rank(name: str) -> tuple[int, str]:
-    # The longest beginning that fits: episode/success before the rest of episode/.
-    place = max((len(first), -i) for i, first in enumerate(_FIRST) if name.startswith(first))[1]
-    return -place, name if not name.startswith("pass@") else name.rjust(20)
+    place = next(i for i, first in enumerate(_ORDER) if name.startswith(first))
+    return place, name.rjust(20) if name.startswith("pass@") else name
 
 
 def comparison_text(a: Run, b: Run, found: Comparison) -> str:
