@@ -24,7 +24,7 @@ from trl import SFTConfig
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.data import model_source
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, one_of
 from agent_gym.evaluate import EvalResult, make_specs, summarize
 from agent_gym.evaluate.compare import Run
 from agent_gym.examples import tables, text_of
@@ -69,11 +69,8 @@ def run_speedrun(
         ConfigError: for an unknown preset or engine, a missing GPU, a model or data set that cannot be loaded, or a
             folder whose grpo/ is the run of another command.
     """
-    if isinstance(preset, str) and preset not in PRESETS:
-        raise ConfigError(f"preset is {preset!r}; allowed: {', '.join(PRESETS)}")
-    chosen = PRESETS[preset] if isinstance(preset, str) else preset
-    if engine not in ("auto", "vllm", "transformers"):
-        raise ConfigError(f"engine is {engine!r}; allowed: auto, vllm, transformers")
+    chosen = PRESETS[one_of("preset", preset, PRESETS)] if isinstance(preset, str) else preset
+    one_of("engine", engine, ("auto", "vllm", "transformers"))
     if chosen.needs_gpu and not torch.cuda.is_available():
         raise ConfigError("this preset needs an NVIDIA GPU and torch sees none here; --preset cpu runs anywhere")
     if chosen.controls and not chosen.imitation:

@@ -41,7 +41,7 @@ from agent_gym.cli.flags import (
 )
 from agent_gym.cli.gateway import use_agent
 from agent_gym.cli.parser import as_text, nearest, one_line, read_settings, read_yaml
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, one_of
 from agent_gym.evaluate import make_specs
 from agent_gym.evaluate.cards import Meter
 from agent_gym.examples.dashboard import reporters, watch
@@ -198,8 +198,7 @@ def task_datasets(env: RLArguments, args: Any) -> tuple[Dataset, Dataset | None]
 def _check_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> tuple[()]:
     from agent_gym.trainers.sft import TRAIN_ON
 
-    if env.train_on not in TRAIN_ON:
-        raise ConfigError(f"train_on is {env.train_on!r}; allowed: {', '.join(TRAIN_ON)}")
+    one_of("train_on", env.train_on, TRAIN_ON)
     if env.tiny and model.model_name_or_path is not None:
         raise ConfigError("--tiny makes a new model, so that --model_name_or_path has no use; give one of them")
     _check_run(args, None if env.tiny else model)
