@@ -26,6 +26,7 @@ from agent_gym.cli.main import guarded
 from agent_gym.cli.parser import announce, seed_list, take_option, with_underscores
 from agent_gym.cli.runs import over_seeds
 from agent_gym.errors import ConfigError, require
+from agent_gym.policies.vllm import set_environment
 from agent_gym.trainers.run_file import recorded
 
 LAUNCHER = "AGENT_GYM_LAUNCHER"  # the environment variable with the process id of the launcher, for its processes
@@ -52,10 +53,7 @@ def train(name: str, argv: Sequence[str], *, launched: bool = False) -> int:
                 raise ConfigError("--seeds puts each run into a folder of its own: name the outer one by --output_dir")
             return over_seeds(name, argv, seed_list(seeds), str(folder), run_to_its_end)
         announce("importing torch and TRL")
-    quiet()
-    from agent_gym.policies.vllm import set_environment
-
-    set_environment()
+    before_imports()
     from agent_gym.cli.train import COMMANDS, TrainingParser
 
     check, run_training = COMMANDS[name]
@@ -79,8 +77,9 @@ def train(name: str, argv: Sequence[str], *, launched: bool = False) -> int:
     return outcome.get("code", 0)
 
 
-def quiet() -> None:
-    """Leave only errors to the other libraries, also in processes that are started; our warnings become a line each."""
+def before_imports() -> None:
+    """Set vLLM's variables; leave only errors to others, also in started processes; our warnings become a line each."""
+    set_environment()
     for variable in ("TRANSFORMERS_VERBOSITY", "DATASETS_VERBOSITY", "ACCELERATE_LOG_LEVEL"):
         os.environ.setdefault(variable, "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

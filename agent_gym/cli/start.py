@@ -129,11 +129,9 @@ def speedrun(argv: Sequence[str]) -> int:
     arguments = parser.parse(argv)
     seeds = seed_list(arguments.seeds) if arguments.seeds is not None else []
     announce("importing torch and TRL")
-    from agent_gym.cli.launch import quiet
-    from agent_gym.policies.vllm import set_environment
+    from agent_gym.cli.launch import before_imports
 
-    quiet()
-    set_environment()
+    before_imports()
     require("trl", "train")
     from agent_gym.examples.presets import own_preset
     from agent_gym.examples.speedrun import run_seeds, run_speedrun
