@@ -7,8 +7,8 @@ files that the caller made), and other processes cannot look into it.
 from __future__ import annotations
 
 import gc
-import heapq
 import json
+import math
 import mmap
 import os
 import select
@@ -24,7 +24,8 @@ from . import MAX_MESSAGE_BYTES, Exit, Message, Setup, cpu_clock, kernel, preloa
 
 CHILDREN = mmap.PAGESIZE  # at once: one byte of shared memory each
 OVERUSED = {2: "memory", 3: "cpu"}  # what a child that watches its own processes may write there, and why it ended them
-_LOOK_S = 0.02  # no clock is looked at more often
+_CORES = os.cpu_count() or 1
+_LOOK_S = 0.02  # without another reason, no clock is looked at more often
 _PARENT_LOOK_S = 5.0
 DEVICES = ["/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"]
 NICE = 5  # programs yield to the trainer, and to the fork server, which has to stop them in time
@@ -155,12 +156,16 @@ class _Child:
     pidfd: int
     flag: int
     cpu_deadline: float = 0.0
-    wall_deadline: float = 0.0
-    round: int = 0  # calls of a session; a timer of an earlier one means nothing
+    wall_deadline: float = math.inf  # also while a session stands still
     killed: str | None = None
 
     def cpu_seconds(self) -> float:
         return time.clock_gettime(cpu_clock(self.pid))
+
+    def begin(self, spent: float, limits: Message) -> None:
+        """Start its clocks, from so many CPU seconds on."""
+        self.cpu_deadline = spent + limits["cpu_seconds"]
+        self.wall_deadline = time.monotonic() + limits["wall_seconds"]
 
     def signal(self, number: int) -> None:
         with suppress(ProcessLookupError):  # it was faster
@@ -179,7 +184,6 @@ class Server:
     memory: mmap.mmap  # shared with the children, one byte each: see `Confinement.flags`
     children: dict[int, _Child] = field(default_factory=dict)
     by_pidfd: dict[int, _Child] = field(default_factory=dict)
-    timers: list[tuple[float, int, int]] = field(default_factory=list)  # (when, id, round)
     flags: list[int] = field(default_factory=lambda: list(range(CHILDREN)))
     poll: select.epoll = field(default_factory=select.epoll)
 
@@ -192,11 +196,7 @@ class Server:
         self.poll.register(self.socket, select.EPOLLIN)
         parent = os.getppid()
         while True:
-            self._look_at_clocks()
-            wait = _PARENT_LOOK_S
-            if self.timers:
-                wait = min(wait, max(0.0, self.timers[0][0] - time.monotonic()) + 0.001)
-            for descriptor, _ in self.poll.poll(wait):
+            for descriptor, _ in self.poll.poll(self._look_at_clocks()):
                 if descriptor in self.by_pidfd:
                     self._reap(self.by_pidfd[descriptor])
                 elif (job := self._receive()) is not None:
@@ -217,10 +217,10 @@ class Server:
         if (one := self.children.get(request["id"])) is None:
             return None
         if request["op"] == "go":
-            self._arm(one, one.cpu_seconds() + request["cpu_seconds"], request["wall_seconds"])
+            one.begin(one.cpu_seconds(), request)
             one.signal(signal.SIGCONT)
         elif request["op"] == "stop":
-            one.round += 1
+            one.wall_deadline = math.inf
             one.signal(signal.SIGSTOP)
         else:
             one.kill("closed")
@@ -243,32 +243,24 @@ class Server:
         self.children[one.id] = self.by_pidfd[one.pidfd] = one
         self.poll.register(one.pidfd, select.EPOLLIN)
         if not request["session"]:
-            self._arm(one, request["cpu_seconds"], request["wall_seconds"])
+            one.begin(0.0, request)
         return None
 
-    def _arm(self, one: _Child, cpu_deadline: float, wall_seconds: float) -> None:
-        one.round += 1
-        one.cpu_deadline, one.wall_deadline = cpu_deadline, time.monotonic() + wall_seconds
-        self._look_later(one)
-
-    def _look_later(self, one: _Child) -> None:
-        """Come back when the program can have used up its CPU time at the earliest, with all cores."""
-        left = (one.cpu_deadline - one.cpu_seconds()) / (os.cpu_count() or 1)
-        when = min(one.wall_deadline, time.monotonic() + max(left, _LOOK_S))
-        heapq.heappush(self.timers, (when, one.id, one.round))
-
-    def _look_at_clocks(self) -> None:
-        while self.timers and self.timers[0][0] <= time.monotonic():
-            _, id_, round_ = heapq.heappop(self.timers)
-            one = self.children.get(id_)
-            if one is None or one.round != round_ or one.killed:
+    def _look_at_clocks(self) -> float:
+        """End programs that are late; return in how many seconds another one can be."""
+        wait = _PARENT_LOOK_S
+        for one in self.children.values():
+            if one.killed or one.wall_deadline == math.inf:
                 continue
-            if one.cpu_seconds() >= one.cpu_deadline:
+            cpu_left, wall_left = one.cpu_deadline - one.cpu_seconds(), one.wall_deadline - time.monotonic()
+            if cpu_left <= 0:
                 one.kill("cpu")
-            elif time.monotonic() >= one.wall_deadline:
+            elif wall_left <= 0:
                 one.kill("wall")
             else:
-                self._look_later(one)
+                # With all cores it can have used up its CPU time so soon.
+                wait = min(wait, wall_left, max(cpu_left / _CORES, _LOOK_S))
+        return wait + 0.001
 
     def _reap(self, one: _Child) -> None:
         _, status, usage = os.wait4(one.pid, 0)
