@@ -9,9 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from agent_gym.certify.record import LEAK, Record, SkippedCheck, Subject, judged
+from agent_gym.certify.record import LEAK, Record, SkippedCheck, Subject, judged, tool_calls
 from agent_gym.chat import text_of
-from agent_gym.env import TextEnv
 from agent_gym.testing import Log, expert_turns, leaves, policy_texts
 
 _CONTEXT = (3, 12)  # characters beside a gold answer, by which its place in a text is known; all digits are alike there
@@ -125,7 +124,9 @@ def _found(name: str, text: str, secrets: set[str]) -> Iterator[tuple[_Place, st
 
 def _shown(subject: Subject, task: tuple[str, int], answers: set[str], keys: set[str], expert: Log) -> Iterator[_Said]:
     """Yield texts with their kind, and the secrets to look for. Keys are none where the prompt has them."""
-    for number, actions in enumerate((*_BAD_PLAY, _junk_calls(subject.env))):
+    # Calls of the right form, and without sense.
+    junk = tool_calls(subject.env, lambda parameters: {one: _junk(kind) for one, kind in parameters.items()})
+    for number, actions in enumerate((*_BAD_PLAY, junk.values())):
         (_, info), *steps = subject.play(subject.env, actions, task)
         if not number:
             prompt = _texts(info)
@@ -145,18 +146,6 @@ def _shown(subject: Subject, task: tuple[str, int], answers: set[str], keys: set
 
 def _texts(info: dict[str, Any]) -> str:
     return "\n\n".join(text_of(one["content"]) for one in info["messages"])
-
-
-def _junk_calls(env: TextEnv) -> tuple[str, ...]:
-    """Return a call of each tool that has the right form and no sense."""
-    render, calls = getattr(getattr(env, "parser", None), "render", None), []
-    for schema in env.tool_schemas if render else ():
-        parameters = schema["function"]["parameters"].get("properties", {}).items()
-        calls.append((schema["function"]["name"], {name: _junk(kind) for name, kind in parameters}))
-    try:
-        return tuple(render(*call) for call in calls) if render else ()
-    except Exception:  # a parser of one's own may write no such call
-        return ()
 
 
 def _junk(kind: dict[str, Any]) -> Any:

@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -195,6 +196,17 @@ def random_turns(env: TextEnv, seed: int = 0) -> Iterator[str]:
     while True:
         words = words_of("\n".join(one.text for one in env.transcript.segments if one.source != "system"))
         yield act(rng) if act else random_words(words, rng)
+
+
+def tool_calls(env: TextEnv, fill: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, str]:
+    """Return a call of each tool by its name; `fill` makes the arguments from the schemas of the parameters."""
+    calls = {}
+    for schema in env.tool_schemas:
+        name, parameters = schema["function"]["name"], schema["function"]["parameters"]
+        with suppress(Exception):  # a parser of one's own may write no such call
+            arguments = fill(parameters.get("properties", {}))
+            calls[name] = env.parser.render(name, arguments)  # type: ignore[attr-defined]
+    return calls
 
 
 def script_turns(env: TextEnv, attack: Attack) -> Iterator[str]:
