@@ -233,23 +233,18 @@ class CachedRetriever(ForkSafe):
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         queries = checked(queries, k)
-        known: dict[str, tuple[Hit, ...]] = {}
         with self._lock:
-            for query in queries:
-                if (query, k) in self._kept:
-                    self._kept.move_to_end((query, k))
-                    known[query] = self._kept[query, k]
+            known = {query: self._kept[query, k] for query in queries if (query, k) in self._kept}
         missing = [query for query in dict.fromkeys(queries) if query not in known]
         if missing:
             # Without the lock, or one search would hold up all those whose results are there.
-            found = self.retriever.search(missing, k)
-            known.update((query, tuple(hits)) for query, hits in zip(missing, found, strict=True))
-            with self._lock:
-                for query in missing:
-                    self._kept[query, k] = known[query]
-                    self._kept.move_to_end((query, k))
-                while len(self._kept) > self.size:
-                    self._kept.popitem(last=False)
+            known |= zip(missing, map(tuple, self.retriever.search(missing, k)), strict=True)
+        with self._lock:
+            for query, hits in known.items():
+                self._kept[query, k] = hits
+                self._kept.move_to_end((query, k))
+            while len(self._kept) > self.size:
+                self._kept.popitem(last=False)
         return [list(known[query]) for query in queries]
 
 
