@@ -249,7 +249,7 @@ class FunctionTool(Tool):
         # Shared, since it never changes, unless it is a method: that of a copied object is another one.
         if not inspect.ismethod(self._function):
             return self
-        return FunctionTool(copy.deepcopy(self._function, memo))
+        return type(self)(copy.deepcopy(self._function, memo))
 
     def __call__(self, *args: Any, **kwargs: Any) -> str | ToolResult:
         return self._function(*args, **kwargs)

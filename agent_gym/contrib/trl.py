@@ -16,7 +16,7 @@ from agent_gym.env import Reply
 from agent_gym.errors import ConfigError, require
 from agent_gym.registry import make
 from agent_gym.tool_env import ToolEnv
-from agent_gym.tools import Tool, ToolResult, tool
+from agent_gym.tools import FunctionTool, Tool, ToolResult
 
 _NO_TOOLS = ("reset", "get_reward", "close")
 _TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict}
@@ -139,7 +139,7 @@ class FromTRL(ToolEnv):
         if reward_func is None and not hasattr(self._trl, "get_reward"):
             raise ConfigError(f"{type(self._trl).__name__} has no get_reward: give reward_func=")
         names = [name for name, _ in inspect.getmembers(type(self._trl), inspect.isfunction) if name[0] != "_"]
-        tools = [_Method(tool(getattr(self._trl, name))) for name in names if name not in _NO_TOOLS]
+        tools = [_Method(getattr(self._trl, name)) for name in names if name not in _NO_TOOLS]
         super().__init__(rows if isinstance(rows, Mapping) else {"train": rows}, tools=tools, **kwargs)
 
     def begin(self, task: Any) -> str:
@@ -166,15 +166,11 @@ class FromTRL(ToolEnv):
         return Reply(terms={"reward": reward}, terminated=True, success=reward >= self._success_reward)
 
 
-class _Method(Tool):
+class _Method(FunctionTool):
     """A method of TRL's: whatever it raises goes to the policy as an error, which is how TRL treats it."""
-
-    def __init__(self, method: Tool) -> None:
-        super().__init__(method.name, method.description, method.parameters)
-        self._method = method
 
     def run(self, arguments: Mapping[str, Any]) -> ToolResult:
         try:
-            return self._method.run(arguments)
+            return super().run(arguments)
         except Exception as error:
             return ToolResult(f"Error: {error}", error=True)
