@@ -49,47 +49,27 @@ class Judgement(NamedTuple):
 
 @dataclass(eq=False)
 class Judge:
-    """A kind of judge, who answers its questions, and what that may cost.
+    """A kind of judge, who answers its questions, and what that may cost; `ConfigError` for what cannot work."""
 
-    Args:
-        kind: what is asked, see kinds.py.
-        endpoint: an OpenAI-compatible server ("http://127.0.0.1:8000/v1"), or "engine" for the policy's own.
-        model: its name there, None for the only one.
-        weight: what the score, a number in [0, 1], is multiplied by before it is added to the reward.
-        temperature: of the judge's sampling; 0 is greedy.
-        max_answer_tokens: most tokens of an answer.
-        structured: whether a server is asked to hold the answer to its JSON schema (`response_format`).
-        attempts: how often a question is asked until an answer has a verdict.
-        concurrency: most requests at the same time.
-        timeout: seconds in which a request has to be answered.
-        retries: how often a request is sent again when the server cannot be reached, is busy or breaks.
-        cache: a SQLite file of verdicts; without it they are kept in memory. Those of an engine are not kept.
-        max_requests, max_tokens, max_cost: limits of one process; what reaches one stops the run.
-        price_in, price_out: of a million tokens that the judge reads and writes.
-        key_variable: the environment variable with the server's key.
-
-    Raises:
-        ConfigError: for settings that cannot work.
-    """
-
-    kind: Kind
-    endpoint: str
-    model: str | None = None
-    weight: float = 1.0
-    temperature: float = 0.0
+    kind: Kind  # what is asked, see kinds.py
+    endpoint: str  # an OpenAI-compatible server ("http://127.0.0.1:8000/v1"), or "engine" for the policy's own
+    model: str | None = None  # its name there, None for the only one
+    weight: float = 1.0  # the score, a number in [0, 1], is multiplied by it before it is added to the reward
+    temperature: float = 0.0  # of the judge's sampling; 0 is greedy
     max_answer_tokens: int = 512
-    structured: bool = True
-    attempts: int = 3
-    concurrency: int = 16
-    timeout: float = 120.0
-    retries: int = 4
-    cache: str | None = None
+    structured: bool = True  # whether a server is asked to hold the answer to its JSON schema (`response_format`)
+    attempts: int = 3  # how often a question is asked until an answer has a verdict
+    concurrency: int = 16  # most requests at the same time
+    timeout: float = 120.0  # seconds in which a request has to be answered
+    retries: int = 4  # how often a request is sent again when the server cannot be reached, is busy or breaks
+    cache: str | None = None  # a SQLite file of verdicts, else they are in memory; those of an engine are not kept
+    # Limits of one process; what reaches one stops the run.
     max_requests: int | None = None
     max_tokens: int | None = None
     max_cost: float | None = None
-    price_in: float = 0.0
-    price_out: float = 0.0
-    key_variable: str = KEY_VARIABLE
+    price_in: float = 0.0  # of a million tokens that the judge reads
+    price_out: float = 0.0  # of a million tokens that it writes
+    key_variable: str = KEY_VARIABLE  # the environment variable with the server's key
 
     def __post_init__(self) -> None:
         for name, least in (("max_answer_tokens", 1), ("attempts", 1), ("concurrency", 1), ("retries", 0)):
@@ -100,7 +80,7 @@ class Judge:
                 raise ConfigError(f"{name} of the judge is {value!r}; it must be a finite number")
         if not isinstance(self.endpoint, str):
             raise ConfigError(f"endpoint of the judge is {self.endpoint!r}; it must be an address, or {ENGINE!r}")
-        self.ledger = Ledger(self.max_requests, self.max_tokens, self.max_cost, self.price_in, self.price_out)
+        self.ledger = Ledger(self)
         self._turns = asyncio.Semaphore(self.concurrency)
         self._asked: dict[str, asyncio.Task[list[int]]] = {}  # questions that wait for their answer
 

@@ -6,34 +6,31 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from agent_gym.errors import ConfigError, RolloutError
+
+if TYPE_CHECKING:
+    from agent_gym.judges.judge import Judge
 
 COUNTS = ("requests", "cached", "unreadable", "failed", "read_tokens", "sampled_tokens", "cost", "pairs", "flips")
 """What is counted: requests, questions that needed none, answers without a verdict, episodes without
 a reward, tokens, their price, pairs that were asked about in both orders, and those whose verdict changed with it."""
 
 
-@dataclass
 class Ledger:
     """Counts for one judge in one process. `totals` only grow, so that other threads may read them at any time."""
 
-    max_requests: int | None = None
-    max_tokens: int | None = None
-    max_cost: float | None = None
-    price_in: float = 0.0  # of a million tokens that the judge reads
-    price_out: float = 0.0  # of a million tokens that it writes
-    totals: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
-
-    def __post_init__(self) -> None:
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+        self.totals: dict[str, float] = dict.fromkeys(COUNTS, 0)
         for name in ("max_requests", "max_tokens", "max_cost"):
-            limit = getattr(self, name)
+            limit = getattr(judge, name)
             if limit is not None and not (isinstance(limit, int | float) and limit > 0):
                 raise ConfigError(f"{name} is {limit!r}; it must be a number above 0, or left out for no limit")
-        if min(self.price_in, self.price_out) < 0:
-            raise ConfigError(f"price_in is {self.price_in} and price_out {self.price_out}; no price is below 0")
-        if self.max_cost is not None and not self.price_in + self.price_out:
+        if min(judge.price_in, judge.price_out) < 0:
+            raise ConfigError(f"price_in is {judge.price_in} and price_out {judge.price_out}; no price is below 0")
+        if judge.max_cost is not None and not judge.price_in + judge.price_out:
             raise ConfigError("max_cost needs price_in and price_out, the prices of a million tokens")
 
     def begin(self) -> None:
@@ -41,7 +38,7 @@ class Ledger:
         spent = self.totals
         tokens = spent["read_tokens"] + spent["sampled_tokens"]
         for name, used in (("max_requests", spent["requests"]), ("max_tokens", tokens), ("max_cost", spent["cost"])):
-            if (limit := getattr(self, name)) is not None and used >= limit:
+            if (limit := getattr(self._judge, name)) is not None and used >= limit:
                 raise RolloutError(
                     f"the judge has used up {name} ({used:g} of {limit:g}): raise it and resume; with a cache nothing "
                     "is asked twice"
@@ -51,13 +48,13 @@ class Ledger:
     def end(self, tokens: tuple[int, int] | None) -> None:
         """Count an answer; `RolloutError` if a limit depends on tokens and the server does not count them."""
         if tokens is None:
-            if self.max_tokens is not None or self.max_cost is not None:
+            if self._judge.max_tokens is not None or self._judge.max_cost is not None:
                 raise RolloutError("the judge's server reports no usage: only max_requests can be a limit there")
             return
         read, sampled = tokens
         self.totals["read_tokens"] += read
         self.totals["sampled_tokens"] += sampled
-        self.totals["cost"] += (read * self.price_in + sampled * self.price_out) / 1e6
+        self.totals["cost"] += (read * self._judge.price_in + sampled * self._judge.price_out) / 1e6
 
 
 class Cache:
