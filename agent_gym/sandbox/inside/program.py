@@ -84,33 +84,31 @@ def execute(source: bytes, name: str, namespace: dict[str, Any], cell: bool = Fa
     _SOURCES.add(name)
     linecache.cache[name] = (len(source), None, source.decode("utf-8", "replace").splitlines(keepends=True), name)
     try:
-        code: ast.Module | bytes = ast.parse(source, name) if cell else source
-        last: ast.stmt | None = None
-        if isinstance(code, ast.Module) and code.body and isinstance(code.body[-1], ast.Expr):
-            last = code.body.pop()
+        code: Any = source
+        last = None
+        if cell:
+            # Not ast.parse, whose frame would be in the traceback of a syntax error.
+            code = compile(source, name, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+            last = code.body.pop() if code.body and isinstance(code.body[-1], ast.Expr) else None
         exec(compile(code, name, "exec", dont_inherit=True), namespace)
-        if isinstance(last, ast.Expr):
+        if last is not None:
             shown = ast.Expression(last.value)
             sys.displayhook(eval(compile(shown, name, "eval", dont_inherit=True), namespace))
         return 0
     except BaseException as error:
         raised = error
     # Not in the clause above: what the program's own hook raises would have this exception as its context.
-    return _conclude(raised, name)
+    return _conclude(raised)
 
 
-def _conclude(error: BaseException, name: str) -> int:
-    """Print an uncaught exception as the interpreter does; return the exit code. Frames below `name`'s are ours."""
+def _conclude(error: BaseException) -> int:
+    """Print an uncaught exception as the interpreter does; return the exit code."""
     if issubclass(type(error), SystemExit):
         return _exit_code(error)
     _forget_our_frames(error)
-    tb = error.__traceback__
-    while tb is not None and tb.tb_frame.f_code.co_filename != name:
-        tb = tb.tb_next
-    error.__traceback__ = tb
     failed: BaseException | None = None
     try:
-        sys.excepthook(type(error), error, tb)
+        sys.excepthook(type(error), error, error.__traceback__)
     except BaseException as broken:
         failed = broken
     if failed is not None:
