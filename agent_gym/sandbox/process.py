@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.sandbox.base import Execution, Limits, SandboxError, Status, shorten, status_of
-from agent_gym.sandbox.inside import MAX_MESSAGE_BYTES, Exit, Message, Setup
+from agent_gym.sandbox.inside import ENVIRONMENT, MAX_MESSAGE_BYTES, Exit, Message, Setup
 from agent_gym.search.base import ForkSafe
 
 SLACK_S = 30.0  # by so much a fork server may be late with an answer before it counts as stuck
@@ -36,10 +36,7 @@ _PASSED_ON = ("LD_LIBRARY_PATH", "PYTHONHOME")
 # Else all there is: nothing of the caller's, such as keys. Equal sets have equal order in all programs. Linear algebra
 # gets one thread, because a fork would not take others along.
 _ENVIRONMENT = {
-    "PATH": "/usr/bin:/bin",
-    "HOME": "/",
-    "LANG": "C.UTF-8",
-    "TZ": "UTC",
+    **ENVIRONMENT,
     "PYTHONHASHSEED": "0",
     "PYTHONIOENCODING": "utf-8:strict",
     "MALLOC_ARENA_MAX": "2",  # each arena takes 64 MiB of address space

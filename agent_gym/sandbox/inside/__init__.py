@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 
 MAX_MESSAGE_BYTES = 1 << 16
 PID_BYTES, TOKEN_BYTES = 4, 8  # of the messages of a session, see program.py
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8", "TZ": "UTC"}  # all that a program sees
 
 Message = dict[str, Any]  # {"op": "start", "id": ...}; what a start holds is in `LocalSandbox.request`
 

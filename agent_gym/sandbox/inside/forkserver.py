@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from . import MAX_MESSAGE_BYTES, Exit, Message, Setup, cpu_clock, kernel, preload, program, seccomp
+from . import ENVIRONMENT, MAX_MESSAGE_BYTES, Exit, Message, Setup, cpu_clock, kernel, preload, program, seccomp
 
 CHILDREN = mmap.PAGESIZE  # at once: one byte of shared memory each
 OVERUSED = {2: "memory", 3: "cpu"}  # what a child that watches its own processes may write there, and why it ended them
@@ -29,7 +29,6 @@ _LOOK_S = 0.02  # without another reason, no clock is looked at more often
 _PARENT_LOOK_S = 5.0
 DEVICES = ["/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"]
 NICE = 5  # programs yield to the trainer, and to the fork server, which has to stop them in time
-_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8", "TZ": "UTC"}
 
 
 @dataclass
@@ -348,7 +347,7 @@ def _confine(request: Message, descriptors: list[int], flag: int, confinement: C
     kernel.die_with(confinement.pid)
     # Not secrets, just what `python main.py` would not show.
     os.environ.clear()
-    os.environ.update(_ENVIRONMENT)
+    os.environ.update(ENVIRONMENT)
     for name in confinement.modules:
         del sys.modules[name]
     # A line at a time: what was printed before a program is stopped is not lost.
