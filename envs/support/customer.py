@@ -19,13 +19,14 @@ from typing import Any
 PATIENCE = {"calm": 4, "chatty": 4, "hurried": 2}
 STATES = ("pending", "shipped", "delivered", "cancelled")
 _LINES: Mapping[str, Mapping[str, str]] = {
-    "calm": {"thanks": "Thank you.", "lost": "I do not understand. Did it work?", "bye": "Goodbye."},
+    "calm": {"hello": "Hello.", "thanks": "Thank you.", "lost": "I do not understand. Did it work?", "bye": "Goodbye."},
     "chatty": {
+        "hello": "Hi there, I hope you are well!",
         "thanks": "Oh, that is very kind of you, thank you.",
         "lost": "Sorry, I was talking to my neighbour. Did it work?",
         "bye": "Have a lovely day, goodbye.",
     },
-    "hurried": {"thanks": "Good.", "lost": "What do you mean? Did it work?", "bye": "Bye."},
+    "hurried": {"hello": "Listen:", "thanks": "Good.", "lost": "What do you mean? Did it work?", "bye": "Bye."},
 }
 # Rules, tried sentence by sentence. What asks is a question or a request; "Anything else?" asks for the next goal.
 _ASKS = re.compile(r"\?|\b(please|tell me|give me|send me|provide|i need|may i|can i|could (you|i)|share|verify)\b")
@@ -38,45 +39,40 @@ _SLOTS = {
     "variant": re.compile(r"\b(which|what) (colou?r|variant|one|size|other)\b|\bexchange .*\bfor what\b"),
 }
 _CONFIRM = re.compile(
-    r"\b(shall|should|may|can) i\b|"
-    r"\b(is (that|this) (ok|okay|right|correct|fine)|confirm|proceed|agree|do you want|would you like)\b"
+    r"\b((shall|should|may|can) i|is (that|this) (ok|okay|right|correct|fine)|confirm|proceed|agree|do you want|"
+    r"would you like)\b"
 )
 _MORE = re.compile(r"\b(anything|something) (else|more)\b|\bhelp (you|with)\b|\bwhat can i do\b|\bhow can i\b")
-_WAIT = re.compile(
-    r"\b(one moment|a moment|hold on|please wait|let me|i will (check|look)|i'll (check|look)|checking)\b"
-)
-# What is said of a request, from what outweighs the rest to what does not: a refusal names what it refuses ("cannot be
-# cancelled"), who has done it may regret something else, and who regrets may name what would be paid back.
+_WAIT = re.compile(r"\b(one moment|a moment|hold on|please wait|let me|(i will|i'll) (check|look)|checking)\b")
+# What is said of a request. Each word is read once: in what begins further left, and else in the first of these.
+_NOT = r"((is |will )?not|never|\w+n't)( \w+)?( be| been)?"
 _ACTS = (
     "done|cancell?ed|returned|refunded|exchanged|changed|updated|processed|completed|arranged|paid back|initiated|"
     "submitted|credited|replaced|switched|swapped|modified|corrected|redirected|approved|successful|set (to|as)"
 )
-_REFUSED = re.compile(
-    r"\b((cannot|can not|can't)(?! be (undone|reversed))|could not|couldn't|unable|impossible|can no longer|too late|"
-    r"out of stock|refuse[ds]?|declined?|denied|nothing ((i|we) )?can|"
-    r"(not|never|\w+n't)( \w+)?( be| been)? (possible|allowed|permitted|available|eligible|able))\b"
-)
-_NOT_DONE = re.compile(
-    rf"\b((not|never|\w+n't)( \w+)?( be| been)? ({_ACTS}|accept|allow|cancel|return|exchange|refund)|"
-    r"no (refund|return|exchange|cancellation)s?)\b"
-)
-_DONE = re.compile(rf"\b({_ACTS}|taken care|(was|were) able to)\b")
-_POSSIBLE = re.compile(  # or wished for, and not done
-    r"\b((can|could|may|might|must|would|(?<!going )to)( \w+)? be( \w+)?|(to have|get|like|want)( \w+){1,5}) "
-    rf"({_ACTS})\b"
-)
-_REGRETTED = re.compile(
-    r"\b(unfortunately|afraid|won't|will not|(isn't|is not)(?! an? (problem|issue))|no longer|expired|(can|may) only|"
-    r"must be (pending|delivered)|only (orders?|items?|pending|delivered|possible|for|if|within|while|when))\b"
-)
-_PAYS = re.compile(
-    r"\b(refund(?! would)|get back(?! to)|is on its way|will (now )?(be (sent|shipped|delivered)|go) to)\b"
-)
+_WORDS = {
+    "nothing": r"(can ?not|can't) be (undone|reversed)|(isn't|is not) an? (problem|issue)|refund would|get back to|"
+    r"((can|could|may|might|must|would|(?<!going )to)( (?!not|only)\w+)? be( \w+)?|(to have|get|like|want)( \w+){1,5}) "
+    rf"({_ACTS})",  # possible, or wished for
+    "refused": r"can ?not|can't|could not|couldn't|unable|impossible|can no longer|too late|out of stock|refuse[ds]?|"
+    rf"declined?|denied|nothing ((i|we) )?can|{_NOT} (possible|allowed|permitted|available|eligible|able)",
+    "not_done": rf"{_NOT} ({_ACTS}|accept|allow|cancel|return|exchange|refund)|"
+    r"no (refund|return|exchange|cancellation)s?",
+    "regretted": r"unfortunately|afraid|won't|will not|isn't|is not|no longer|expired|(can|may) only( be \w+)?|"
+    r"must be (pending|delivered)|only (orders?|items?|pending|delivered|possible|for|if|within|while|when)",
+    "done": rf"{_ACTS}|taken care|(was|were) able to",
+    "pays": r"refund|get back|is on its way|will (now )?(be (sent|shipped|delivered)|go) to",
+    "sorry": "sorry",
+}
+_SAID = re.compile("|".join(rf"\b(?P<{name}>{words})\b" for name, words in _WORDS.items()))
+# What outweighs the rest first, and whether it was done then: a refusal names what it refuses ("cannot be cancelled"),
+# who has done it may regret something else, who regrets may name what would be paid back, and one is sorry for trouble.
+_REPORTS = {"refused": False, "done": True, "not_done": False, "regretted": False, "pays": True, "sorry": False}
 _NUMBER = re.compile(r"(?<![\w.#-])\$?(\d+(?:\.\d{1,2})?)\b(?![-\w])")
 _STATE = re.compile(rf"\b({'|'.join(STATES)}|canceled)\b")
 # States of a rule, or such that the order is not in: "only pending orders", "cannot be cancelled", "not delivered".
 _NO_STATE = re.compile(
-    rf"\b(be|been(?= cancel)|no longer|(not|\w+n't)( yet)?( been)?|(orders?|items?) that (are|were|have been)|"
+    rf"\b(be|been(?= cancel)|no longer|{_NOT}|(orders?|items?) that (are|were|have been)|"
     rf"(if|when|once|until|after)( it)?( is| was| has been)?) {_STATE.pattern}|{_STATE.pattern} (orders|items|ones)\b"
 )
 _ID_DIGITS = 4  # a number of so many digits is an order, an item or a zip code
@@ -109,14 +105,13 @@ class Customer:
 
     def opening(self) -> str:
         """Say the first request."""
-        greeting = {"calm": "Hello.", "chatty": "Hi there, I hope you are well!", "hurried": "Listen:"}
         who = f" I am {self.person['name']}." if self.introduces else ""
-        return f"{greeting[self.person['mood']]}{who} {self.goal['request']}"
+        return f"{self.words['hello']}{who} {self.goal['request']}"
 
     def hear(self, text: str) -> str:
         """Answer a message, and go on to what comes next."""
         text = text.lower().replace("’", "'")
-        sentences = [one for one in re.split(r"(?<=[?!])\s+|(?<=\.)\s+|\n+", text) if one.strip()]
+        sentences = [one for one in re.split(r"(?<=[.?!])\s+|\n+", text) if one.strip()]
         asking = [one for one in sentences if _ASKS.search(one)]
         slots = [slot for slot, rule in _SLOTS.items() if any(rule.search(one) for one in asking)]
         if slots:
@@ -125,24 +120,14 @@ class Customer:
         if any(_CONFIRM.search(one) for one in questions):
             return "Yes, please."
         statements = [one for one in sentences if "?" not in one]
-        stated, waits = " ".join(statements), any(map(_WAIT.search, statements))
-        reported = " ".join(one for one in statements if not _WAIT.search(one))  # and not what is still looked up
-        done = _DONE.search(_NOT_DONE.sub("", _POSSIBLE.sub("", reported))) is not None
-        pays = _PAYS.search(reported) is not None
-        regrets = (not waits and _REGRETTED.search(stated) is not None) or _NOT_DONE.search(stated) is not None
-        # One may be sorry for the trouble, or to hear of it, too.
-        regrets = regrets or ("sorry" in stated and not (pays or waits))
-        refused = _REFUSED.search(stated) is not None or (regrets and not done)
-        done = done or pays
-        if self._reported is None and not (done or refused):
-            if waits:
-                return self._lose_patience("I am waiting.")
-            if any(_MORE.search(one) for one in sentences):
-                return self._lose_patience(self.goal["request"])
-            return self._lose_patience(self.words["lost"])
         if self._reported is None:
-            self._reported = not refused
-        return self._judge(stated)
+            self._reported = _report(statements)
+        if self._reported is None:
+            if any(map(_WAIT.search, statements)):
+                return self._lose_patience("I am waiting.")
+            more = any(map(_MORE.search, sentences))
+            return self._lose_patience(self.goal["request"] if more else self.words["lost"])
+        return self._judge(" ".join(statements))
 
     def _give(self, slots: list[str]) -> str:
         known = {"name": f"My name is {self.person['name']}.", "zip": f"My zip code is {self.person['zip']}."}
@@ -181,6 +166,17 @@ class Customer:
             self.gone = True
             return f"I have had enough. {self.words['bye']}"
         return words
+
+
+def _report(statements: list[str]) -> bool | None:
+    """Whether statements report that a request was done, or was refused; None if they report nothing."""
+    said: set[str | None] = set()
+    for one in statements:
+        found = {match.lastgroup for match in _SAID.finditer(one)}
+        said |= found - {"done", "pays"} if _WAIT.search(one) else found
+    if any(map(_WAIT.search, statements)):  # something is still looked up
+        said -= {"regretted", "sorry"}
+    return next((done for what, done in _REPORTS.items() if what in said), None)
 
 
 def _numbers(text: str) -> set[str]:
