@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 from agent_gym.env import Reply
 from agent_gym.envs.papersearch.data import EMBEDDED, open_data, read_task
 from agent_gym.envs.papersearch.scoring import PROCESS_TERMS, REWARDS, Judge, plan
-from agent_gym.envs.papersearch.tools import ARGUMENTS, NOTHING, citations, clean_id, lines, make_tools
+from agent_gym.envs.papersearch.tools import ARGUMENTS, citations, clean_id, lines
 from agent_gym.errors import ConfigError, EnvFailure, whole_number
 from agent_gym.rewards import answer_format, preset_weights, tagged_answer
 from agent_gym.search import BM25Retriever, Retriever
 from agent_gym.search.base import TokenLimit
 from agent_gym.search.engines import ENGINES, open_retriever
 from agent_gym.tool_env import ToolEnv
-from agent_gym.tools import ToolResult
+from agent_gym.tools import TextTool, ToolResult
 
 
 class PaperSearchEnv(ToolEnv):
@@ -123,7 +123,10 @@ class PaperSearchEnv(ToolEnv):
         self._paper_tokens = whole_number("max_paper_tokens", max_paper_tokens, 1)
         self._observation_tokens = whole_number("max_observation_tokens", max_observation_tokens, 1)
         tasks, self._shared = open_data(data, difficulty)
-        tools = make_tools(self._search, self._expand)
+        papers = "Search titles and abstracts of papers.", ARGUMENTS["search"], "what to search for"
+        cited = "List the papers that a paper cites and those that cite it.", ARGUMENTS["expand"]
+        about = "the id of a paper that was shown, without the brackets"
+        tools = [TextTool("search", *papers, do_all=self._search), TextTool("expand", *cited, about, self._expand)]
         super().__init__(tasks, tools=tools, reward_weights=weights, max_turns=max_turns, **kwargs)
         self._retriever = open_retriever(retriever, self._shared.documents if self._shared else None)
         if self._retriever is not None and self._shared is None:
@@ -174,7 +177,7 @@ class PaperSearchEnv(ToolEnv):
         if engine is None or library is not self._shared:
             engine = ENGINES.get(("papers", id(library)), lambda: BM25Retriever(library.documents), library)
         found = engine.search(queries, self._top_k)
-        return [ToolResult(self._write([hit.document.id for hit in hits]) or NOTHING) for hits in found]
+        return [ToolResult(self._write([hit.document.id for hit in hits]) or "No results.") for hits in found]
 
     def _expand(self, text: str) -> ToolResult:
         paper = clean_id(text)

@@ -14,10 +14,8 @@ from functools import cached_property
 
 from agent_gym.search import Document
 from agent_gym.search.base import TokenLimit
-from agent_gym.tools import TextTool, ToolResult
 
 NO_CITATIONS = "No paper here is cited by it or cites it."
-NOTHING = "No results."
 ARGUMENTS = {"search": "query", "expand": "paper_id"}  # the one of each tool
 _LISTED = re.compile(r"^\[([^\s,\[\]]+)\]", re.MULTILINE)
 
@@ -60,16 +58,6 @@ class Library:
     def around(self, paper_id: str) -> list[str]:
         """Return the papers that a paper cites and then those that cite it; one that does both comes twice."""
         return self.cites[paper_id] + self.citing[paper_id]
-
-
-def make_tools(
-    search: Callable[[Sequence[str]], list[ToolResult]], expand: Callable[[str], ToolResult]
-) -> tuple[TextTool, TextTool]:
-    """Make `search(query)`, which takes all queries of a turn at once, and `expand(paper_id)`."""
-    papers = "Search titles and abstracts of papers.", ARGUMENTS["search"], "what to search for"
-    cited = "List the papers that a paper cites and those that cite it.", ARGUMENTS["expand"]
-    about = "the id of a paper that was shown, without the brackets"
-    return TextTool("search", *papers, do_all=search), TextTool("expand", *cited, about, expand)
 
 
 def lines(papers: Iterable[Paper], known: dict[str, None], limit: TokenLimit, max_tokens: int) -> str:
