@@ -31,24 +31,22 @@ def open_data(data: str, difficulty: int | None, skip: bool) -> Mapping[str, Seq
         raise ConfigError(
             f"data is {data!r}; allowed: 'embedded', or a folder with tasks in Harbor's format: NAME/task.toml"
         )
+    fit: dict[str, list[dict[str, str]]] = {}
     unfit: list[str] = []
-    fit = {split: [{"folder": str(path)} for path in paths if _fits(path, unfit)] for split, paths in splits.items()}
-    fit = {split: rows for split, rows in fit.items() if rows}
+    for split, paths in splits.items():
+        for path in paths:
+            try:
+                read_task(path)
+            except Unfit as reason:
+                unfit.append(f"{path.name}: {reason}")
+            else:
+                fit.setdefault(split, []).append({"folder": str(path)})
     if unfit:
         listing = "\n  ".join([f"{len(unfit)} of {found} tasks in {data} cannot run without an image:", *unfit])
         if not skip or not fit:
             raise ConfigError(f"{listing}\nskip=True leaves them out" if fit else listing)
         warnings.warn(f"{listing}\nthey are left out", stacklevel=2)
     return fit
-
-
-def _fits(path: Path, unfit: list[str]) -> bool:
-    try:
-        read_task(path)
-    except Unfit as reason:
-        unfit.append(f"{path.name}: {reason}")
-        return False
-    return True
 
 
 def task_of(row: Any) -> Task:
