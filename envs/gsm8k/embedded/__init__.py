@@ -36,13 +36,12 @@ BOXES = "bags baskets boxes crates jars trays".split()
 class Family:
     """One meaning and its wordings."""
 
-    name: str  # in pattern ids
     before: str  # what is counted before it; `nothing` marks an opening
     after: str  # what is counted after it; `end` marks a question
     expression: str  # the calculation, or "" where the wording only states `{a}` or asks
     operation: str  # the sign of the calculation, or ""
     worked: str  # its line of the worked answer, or "" without a calculation
-    wordings: dict[str, dict[str, str]]  # split to id to wording; the id of number k is `name/split/k`
+    wordings: dict[str, list[str]]  # by split
 
 
 def _read_families() -> tuple[Family, ...]:
@@ -50,14 +49,13 @@ def _read_families() -> tuple[Family, ...]:
     _, *blocks = files(__package__).joinpath("sentences.txt").read_text("utf-8").strip().split("\n\n")
     for block in blocks:
         head, *lines = block.splitlines()
-        name, states, expression, worked = (part.strip() for part in head.removeprefix("=").split(":", 3))
+        _, states, expression, worked = (part.strip() for part in head.removeprefix("=").split(":", 3))
         before, after = states.split(" -> ")
         operation = "".join(sign for sign in expression if sign in "+-*/")
-        wordings: dict[str, dict[str, str]] = {split: {} for split in SPLITS}
-        for line in lines:
-            split, text = line.split(maxsplit=1)
-            wordings[split][f"{name}/{split}/{len(wordings[split])}"] = text
-        families.append(Family(name, before, after, expression, operation, worked, wordings))
+        wordings: dict[str, list[str]] = {split: [] for split in SPLITS}
+        for split, text in (line.split(maxsplit=1) for line in lines):
+            wordings[split].append(text)
+        families.append(Family(before, after, expression, operation, worked, wordings))
     return tuple(families)
 
 
@@ -86,8 +84,8 @@ class GeneratedProblems(SplitRows):
         return problem(self.split, index, self.difficulty)[0]
 
 
-def problem(split: str, index: int, difficulty: int | None = None) -> tuple[Row, list[str]]:
-    """Make one problem, and name the patterns (`family/split/number`) of its sentences, in reading order."""
+def problem(split: str, index: int, difficulty: int | None = None) -> tuple[Row, set[str]]:
+    """Make one problem; return its row, and the wordings of its sentences."""
     rng = random.Random(f"{split}/{index}" + (f"/{difficulty}" if difficulty else ""))
     name, other = rng.sample(NAMES, 2)
     words = {"name": name, "other": other, "item": rng.choice(ITEMS), "box": rng.choice(BOXES)}
@@ -96,7 +94,7 @@ def problem(split: str, index: int, difficulty: int | None = None) -> tuple[Row,
     whens = iter(rng.sample(WHEN, len(WHEN)))  # no two sentences of a problem happen on the same Friday
     sentences: list[str] = []
     worked: list[str] = []
-    used: list[str] = []
+    used: set[str] = set()
     quantity, state = 0, "nothing"
 
     while state == "nothing" or len(worked) < steps:
@@ -124,13 +122,11 @@ def problem(split: str, index: int, difficulty: int | None = None) -> tuple[Row,
 
 
 def _draw_family(
-    split: str, rng: random.Random, state: str, quantity: int, used: list[str], last: bool
+    split: str, rng: random.Random, state: str, quantity: int, used: set[str], last: bool
 ) -> tuple[Family, dict[str, int]]:
     possible: dict[str, list[tuple[Family, dict[str, int]]]] = {}
     for family in _FOLLOWING[state]:
-        if family.after in ("shares", "payouts") and not last:
-            continue
-        if all(pattern in used for pattern in family.wordings[split]):
+        if (family.after in ("shares", "payouts") and not last) or used.issuperset(family.wordings[split]):
             continue
         numbers = _draw_numbers(rng, family.expression, quantity)
         if numbers is not None:
@@ -168,8 +164,8 @@ def _draw_numbers(rng: random.Random, expression: str, quantity: int) -> dict[st
     return {"n": rng.choice(divisors)} if divisors else None
 
 
-def _draw_wording(split: str, rng: random.Random, family: Family, used: list[str]) -> str:
-    """Draw a wording that this problem has not used yet, and add its id to `used`."""
-    pattern = rng.choice([pattern for pattern in family.wordings[split] if pattern not in used])
-    used.append(pattern)
-    return family.wordings[split][pattern]
+def _draw_wording(split: str, rng: random.Random, family: Family, used: set[str]) -> str:
+    """Draw a wording that this problem has not used yet, and add it to `used`."""
+    wording = rng.choice([one for one in family.wordings[split] if one not in used])
+    used.add(wording)
+    return wording
