@@ -13,6 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -122,14 +123,10 @@ def recipe(env: EnvLike, env_kwargs: Mapping[str, Any] | None = None) -> tuple[s
         return check_env_id(env), kwargs
     spec = env if isinstance(env, EnvSpec) else env.spec if isinstance(env, gymnasium.Env) else None
     if spec is not None:
-        try:
+        with suppress(TypeError):
             json.dumps(spec.kwargs)
-        except TypeError:
-            plain = False
-        else:
-            plain = spec.id in gymnasium.registry and not spec.additional_wrappers
-        if plain:
-            return spec.id, {**spec.kwargs, **kwargs}
+            if spec.id in gymnasium.registry and not spec.additional_wrappers:
+                return spec.id, {**spec.kwargs, **kwargs}
         env_id = _local_id(spec.name, lambda known: known == replace(spec, id=known.id))
         gymnasium.registry[env_id] = replace(spec, id=env_id)
         return env_id, kwargs
