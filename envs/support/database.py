@@ -105,13 +105,7 @@ class Database:
             item: the number of the item.
             variant: the new variant.
         """
-        product = (
-            self.content["orders"].get(order.strip(), {}).get("items", {}).get(item.strip(), {}).get("product", "")
-        )
-        known = self.content["products"].get(product, {})
-        if product and variant.strip() not in known:
-            return _error(f"{product} has no variant {variant[:20]!r}")
-        return self._write(order, item, {"state": f", exchanged for {variant.strip()}"})
+        return self._write(order, item, {"state": f", exchanged for {variant.strip()}"}, variant)
 
     def change_zip(self, order: str, zip: str) -> ToolResult:
         """Send an order to another zip code.
@@ -122,12 +116,14 @@ class Database:
         """
         return self._write(order, None, {"zip": zip.strip()[:20]})
 
-    def _write(self, order: str, item: str | None, change: Mapping[str, str]) -> ToolResult:
+    def _write(self, order: str, item: str | None, change: Mapping[str, str], variant: str | None = None) -> ToolResult:
         target = self.content["orders"].get(order.strip())
         if target is None:
             return _error(f"there is no order {order[:20]!r}")
         if item is not None and (target := target["items"].get(item.strip())) is None:
             return _error(f"order {order.strip()} has no item {item[:20]!r}")
+        if variant is not None and variant.strip() not in self.content["products"].get(target["product"], {}):
+            return _error(f"{target['product']} has no variant {variant[:20]!r}")
         # What happened to an item adds up: an exchange that is returned afterwards is still one.
         target.update({**change, "state": target.get("state", "") + change["state"]} if item is not None else change)
         return ToolResult("done")
