@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -276,6 +276,7 @@ class Mixture:
         return [task for part in parts for task in part]
 
 
+@dataclass(eq=False)
 class GroupSampler(Sampler[int]):
     """Repeat each task for its group, and each batch of tasks for the steps that reuse it.
 
@@ -283,39 +284,27 @@ class GroupSampler(Sampler[int]):
     function of (seed, epoch). The tasks of a batch differ: rollouts gain from diverse initial states (RAGEN,
     arXiv:2504.20073).
 
-    Args:
-        size: number of tasks.
-        group_size: how often each task is repeated in a row, G.
-        batch_tasks: tasks per generation batch.
-        repeats: how often each generation batch is repeated, once per micro-step that uses it.
-        seed: decides the order.
-        shuffle: False keeps the order of the tasks.
-        mixture: the sources of the tasks, whose proportions then hold in every batch, but not the tasks of an epoch.
-
     Raises `ConfigError` if there are fewer tasks than a batch needs, or than the share of a source.
     """
 
-    def __init__(
-        self,
-        size: int,
-        *,
-        group_size: int,
-        batch_tasks: int,
-        repeats: int,
-        seed: int,
-        shuffle: bool = True,
-        mixture: Mixture | None = None,
-    ) -> None:
-        if size < batch_tasks:
+    size: int  # number of tasks
+    _: KW_ONLY
+    group_size: int  # how often each task is repeated in a row, G
+    batch_tasks: int  # tasks per generation batch
+    repeats: int  # how often each generation batch is repeated, once per micro-step that uses it
+    seed: int  # decides the order
+    shuffle: bool = True  # False keeps the order of the tasks
+    mixture: Mixture | None = None  # sources, whose proportions hold in every batch, but not the tasks of an epoch
+    epoch: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if self.size < self.batch_tasks:
             raise ConfigError(
-                f"the training set has {size} tasks, but one generation batch takes {batch_tasks}: add tasks, lower "
-                "per_device_train_batch_size x steps_per_generation, or raise num_generations"
+                f"the training set has {self.size} tasks, but one generation batch takes {self.batch_tasks}: add "
+                "tasks, lower per_device_train_batch_size x steps_per_generation, or raise num_generations"
             )
-        if mixture is not None:
-            mixture.check(batch_tasks)
-        self.size, self.group_size, self.batch_tasks, self.repeats = size, group_size, batch_tasks, repeats
-        self.seed, self.shuffle, self.mixture = seed, shuffle, mixture
-        self.epoch = 0
+        if self.mixture is not None:
+            self.mixture.check(self.batch_tasks)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order comes next; the trainer calls it before each epoch."""
