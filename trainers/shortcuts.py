@@ -98,28 +98,24 @@ def once(
 
 def check_packing(trainer: Any) -> None:
     """Raise `ConfigError` if a model of a `RowTrainer` does not keep packed rows apart, or takes no positions."""
-    for model in _readers(trainer):
-        _check_packing(trainer, model)
-
-
-def _check_packing(trainer: Any, model: Any) -> None:
     # The first row is long enough to reach the second, if anything does.
     lengths = torch.tensor([_LONG, _SHORT])
-    config = trainer.accelerator.unwrap_model(model).config
-    try:
-        pairs = ([_random(trainer, seed), _random(trainer, 2)] for seed in (0, 1))
-        one, other = (_scores(trainer, model, pair, lengths) for pair in pairs)
-        moved = (one[1] - other[1]).abs().max().item()
-        if moved <= _tolerance(trainer, model, 0.02):
-            return
-        why = f"another first row moves the logprobs of the second by {moved:.2g}"
-    except _FAILURES as error:
-        why = f"it fails with {type(error).__name__}: {error}"
-    raise ConfigError(
-        f"packing does not work with {config.model_type!r} and attention {config._attn_implementation!r}: {why}. "
-        "Leave packing out; micro_batch_tokens keeps padding small. Packed rows need attention that starts anew "
-        "where position_ids do: flash_attention_2, sdpa, eager or flex_attention, and no state-space layers"
-    )
+    for model in _readers(trainer):
+        try:
+            pairs = ([_random(trainer, seed), _random(trainer, 2)] for seed in (0, 1))
+            one, other = (_scores(trainer, model, pair, lengths) for pair in pairs)
+            moved = (one[1] - other[1]).abs().max().item()
+            if moved <= _tolerance(trainer, model, 0.02):
+                continue
+            why = f"another first row moves the logprobs of the second by {moved:.2g}"
+        except _FAILURES as error:
+            why = f"it fails with {type(error).__name__}: {error}"
+        config = trainer.accelerator.unwrap_model(model).config
+        raise ConfigError(
+            f"packing does not work with {config.model_type!r} and attention {config._attn_implementation!r}: {why}. "
+            "Leave packing out; micro_batch_tokens keeps padding small. Packed rows need attention that starts anew "
+            "where position_ids do: flash_attention_2, sdpa, eager or flex_attention, and no state-space layers"
+        )
 
 
 def can_share(trainer: Any) -> bool:
@@ -134,7 +130,8 @@ def can_share(trainer: Any) -> bool:
 def _can_share(trainer: Any, wrapped: Any) -> bool:
     model = trainer.accelerator.unwrap_model(wrapped)
     text = model.config.get_text_config()
-    kinds = getattr(text, "layer_types", None) or ["full_attention" if not _window(text) else "sliding_attention"]
+    window = getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)
+    kinds = getattr(text, "layer_types", None) or ["sliding_attention" if window else "full_attention"]
     if (
         trainer.vision is not None
         or trainer.args.packing
@@ -209,10 +206,6 @@ def reading(model: Any) -> Iterator[None]:
 
 def _trained(module: Any) -> bool:
     return any(weight.requires_grad for weight in module.parameters())
-
-
-def _window(text: Any) -> Any:
-    return getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)
 
 
 def _tolerance(trainer: Any, model: Any, half: float) -> float:
