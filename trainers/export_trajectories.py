@@ -16,7 +16,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from agent_gym.errors import ConfigError, writing
+from agent_gym.errors import ConfigError, one_of, writing
 from agent_gym.transcript import Span, action_mask
 
 FORMATS: Mapping[str, Mapping[str, str]] = tomllib.loads(
@@ -38,8 +38,7 @@ def export_trajectories(
     `form` is a key of `FORMATS`. Kept are episodes with at least `min_reward`, and with `successful` only those that
     solved their task. Raises `ConfigError` for another format, a folder with content, or if no episode is left.
     """
-    if form not in FORMATS:
-        raise ConfigError(f"format is {form!r}; allowed: {', '.join(FORMATS)}")
+    one_of("format", form, FORMATS)
     out = Path(out).expanduser()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is there already; name a new folder, or empty it")

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args, get_type_hints
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, one_of
 
 GROUPS = {
     "episodes": "What an episode is",
@@ -232,8 +232,8 @@ class AgentSettings:
             raise ConfigError(f"loss_type {self.loss_type!r} of TRL is called {_TRL_LOSSES[self.loss_type]} here")
         for own in (own for own in fields(self) if "group" in own.metadata):
             value, least, allowed = getattr(self, own.name), own.metadata["least"], choices(type(self), own.name)
-            if allowed and value not in allowed:
-                raise ConfigError(f"{own.name} is {value!r}; allowed: {', '.join(map(str, allowed))}")
+            if allowed:
+                one_of(own.name, value, allowed)
             if least is not None and value is not None and value < least:
                 raise ConfigError(f"{own.name} is {value}; it must be at least {least}")
         for name in ("gamma", "lam", "step_gamma", "step_lam", "teacher_gamma"):

@@ -24,7 +24,7 @@ from trl import SFTConfig, SFTTrainer
 from agent_gym.chat import ChatRenderer
 from agent_gym.cores import use_cores
 from agent_gym.data import model_source
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, one_of
 from agent_gym.evaluate import make_specs
 from agent_gym.images import Vision
 from agent_gym.policies import ScriptedPolicy
@@ -89,8 +89,7 @@ def sft_dataset(rows: Sequence[Row], train_on: str = "policy") -> Dataset:
     teaches a model that starts from nothing to copy numbers sooner. Tokens of images never have any. Raises
     `ConfigError` for another `train_on`, or no rows.
     """
-    if train_on not in TRAIN_ON:
-        raise ConfigError(f"train_on is {train_on!r}; allowed: {', '.join(TRAIN_ON)}")
+    one_of("train_on", train_on, TRAIN_ON)
     if not rows:
         raise ConfigError("there are no demonstrations to train on: the expert solved none of its episodes")
     examples = []
