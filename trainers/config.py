@@ -7,14 +7,13 @@ Fields of `GRPOConfig` that describe something this trainer does differently are
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 from trl import GRPOConfig
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, one_of
 from agent_gym.policies.base import MIN_TEMPERATURE
 from agent_gym.rollout import Budget, make_context, tighten
 from agent_gym.trainers.estimators import SCALES, Credit, Estimator, get_estimator
@@ -62,8 +61,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "pad_to_multiple_of": ("auto", None),
 }
 
-
-# Arguments of TRL's trainer that have no place here, and what has.
 INSTEAD = {
     "reward_funcs": (
         "the environment scores: give QuestionEnv(questions, score=f), or a term in reward_weights whose value is in "
@@ -73,12 +70,7 @@ INSTEAD = {
     "tools": "they belong to the environment: env=lambda: QuestionEnv(questions, tools=[f])",
     "rollout_func": "the environment answers the policy, and policy= takes what samples",
 }
-
-
-def refuse_foreign(trainer: str, arguments: Iterable[str]) -> None:
-    """Raise `ConfigError` for an argument of TRL's trainer that has no place here, with what to give instead."""
-    for name in INSTEAD.keys() & set(arguments):
-        raise ConfigError(f"{trainer} takes no {name}: {INSTEAD[name]}")
+"""Arguments of TRL's trainer that have no place here, and what has."""
 
 
 class _OneEpisode(int):
@@ -126,8 +118,7 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
             allowed = _NEUTRAL.get(name, (GRPOConfig.__dataclass_fields__[name].default,))
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; allowed: {allowed[0]!r}. {reason}")
-        if self.scale_rewards not in SCALES:
-            raise ConfigError(f"scale_rewards is {self.scale_rewards!r}; allowed: {', '.join(SCALES)}")
+        one_of("scale_rewards", self.scale_rewards, SCALES)
         if self.temperature < MIN_TEMPERATURE:
             raise ConfigError(
                 f"temperature is {self.temperature}; it must be at least {MIN_TEMPERATURE}: without chance all members "

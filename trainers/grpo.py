@@ -35,7 +35,7 @@ from agent_gym.registry import EnvLike
 from agent_gym.rollout import Episode, EpisodeSpec, Runner
 from agent_gym.trainers.batch import Batch, TrainingEpisode, balance, collate, take, training_episode
 from agent_gym.trainers.checkpoints import write_provenance
-from agent_gym.trainers.config import AgentGRPOConfig, refuse_foreign
+from agent_gym.trainers.config import INSTEAD, AgentGRPOConfig
 from agent_gym.trainers.credit import Estimate, Timeline, experience
 from agent_gym.trainers.demonstrations import WEIGHTS, Demonstrations
 from agent_gym.trainers.echo_trap import EchoTrapCallback
@@ -124,7 +124,8 @@ class AgentGRPOTrainer(RowTrainer):
         judge: Judge | None = None,
         **kwargs: Any,
     ) -> None:
-        refuse_foreign(type(self).__name__, kwargs)
+        for name in INSTEAD.keys() & kwargs.keys():
+            raise ConfigError(f"{type(self).__name__} takes no {name}: {INSTEAD[name]}")
         if args is None:
             name = model if isinstance(model, str) else model.config.name_or_path or "model"
             args = self.config_class(f"{name.rstrip('/').split('/')[-1]}-{self._name}")
