@@ -214,11 +214,11 @@ def engine_ratio(
     ratio = difference.exp()
     if low is None and high is None:
         return ratio
+    bounded = ratio.clamp(min=low, max=high)
     if mode.endswith("truncate"):
-        return ratio.clamp(min=low, max=high)
+        return bounded
     # A ratio that overflowed is outside of every bound, and 0 times infinity is not 0.
-    inside = ratio.isfinite() if high is None else ratio <= high
-    return torch.where(inside & (ratio >= (0.0 if low is None else low)), ratio, 0.0)
+    return torch.where((ratio == bounded) & ratio.isfinite(), ratio, 0.0)
 
 
 def mismatch_kl(logps: torch.Tensor, engine_logps: torch.Tensor, action_mask: torch.Tensor) -> torch.Tensor:
