@@ -245,10 +245,8 @@ def merge(parts: Sequence[tuple[Sequence[int], Experience]]) -> tuple[list[int],
     merged: dict[str, Any] = {}
     for field in fields(Experience):
         columns = [getattr(part, field.name) for part in holders]
-        if field.name in ("gather", "running_means"):  # all are here, and alike
-            continue
-        if any(column is None for column in columns):
-            merged[field.name] = None
+        # What all have alike, or one does not know, is left as it is by default.
+        if field.name in ("gather", "running_means") or any(column is None for column in columns):
             continue
         if columns[0].ndim == 2:  # per step or per token, padded to the longest of its process
             width = max(column.size(1) for column in columns)

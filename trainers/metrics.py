@@ -17,7 +17,7 @@ from agent_gym.errors import RolloutError
 from agent_gym.evaluate import wilson_interval
 from agent_gym.policies.ranks import gather, gather_items
 from agent_gym.rollout import Episode, to_record, write_trajectories
-from agent_gym.rollout.episode import call_seconds, episode_values
+from agent_gym.rollout.episode import call_seconds, episode_values, sum_by_name
 from agent_gym.transcript import kind_of
 
 TokenCredit = Mapping[str, Sequence[float]]
@@ -66,8 +66,7 @@ def mean_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     for env_id in ["", *(env_ids if len(env_ids) > 1 else ())]:
         done = [values for of, values in played if values is not None and env_id in ("", of)]
         # A name that an episode lacks (no call of a tool, no term of a reward) is 0 there and not unknown.
-        names = dict.fromkeys(name for values in done for name in values)
-        totals = {name: sum(values.get(name, 0.0) for values in done) for name in names}
+        totals = sum_by_name(done)
         for name, total in totals.items():
             tool = re.fullmatch("(tool/.*/)latency", name)
             mean = total / (totals[tool[1] + "calls"] if tool else len(done))

@@ -24,6 +24,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable, Sequence
+from os.path import commonprefix
 from typing import Any
 
 import numpy as np
@@ -142,10 +143,9 @@ class Teacher:
             renderer.prompt([*before, {**last, "content": content}], json.loads(tools))
             for content in (last["content"], f"{last['content']}\n\n{text}")
         )
-        start = next((i for i, (one, other) in enumerate(zip(plain, hinted, strict=False)) if one != other), len(plain))
+        start = len(commonprefix([plain, hinted]))
         # What stands behind the hint in both: the end of the message, and the header of the policy's turn.
-        same = zip(reversed(plain[start:]), reversed(hinted[start:]), strict=False)
-        behind = next((i for i, (one, other) in enumerate(same) if one != other), len(plain) - start)
+        behind = len(commonprefix([plain[start:][::-1], hinted[start:][::-1]]))
         return Hint(tuple(plain[: len(plain) - behind]), tuple(hinted[: len(hinted) - behind]))
 
     def score(self, batch: Batch, episodes: Sequence[TrainingEpisode]) -> torch.Tensor:
