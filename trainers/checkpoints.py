@@ -57,9 +57,9 @@ class WholeCheckpoints(Trainer):
 
     args: Any
     lr_scheduler: Any
+    processing_class: Any
     _writing = False
     _unnamed: Path | None = None  # the name of a checkpoint that is being written
-    _pushes = False  # whether it goes to the hub
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train; raises `ConfigError` if the folder has another run, `RolloutError` if a process is lost."""
@@ -103,10 +103,8 @@ class WholeCheckpoints(Trainer):
                 self._save(folder, state_dict=state)
             return
         if self.args.should_save:
-            model = self.accelerator.unwrap_model(self.model)
-            parts: tuple[Any, ...] = (model.config, self.processing_class)
-            for part in parts:
-                part.save_pretrained(folder)
+            self.accelerator.unwrap_model(self.model).config.save_pretrained(folder)
+            self.processing_class.save_pretrained(folder)
             write_provenance(self, folder)
 
     @property
@@ -135,7 +133,7 @@ class WholeCheckpoints(Trainer):
             shutil.rmtree(written.parent, ignore_errors=True)
         self.accelerator.wait_for_everyone()
         # The hub gets the checkpoint under its name, and not the folder that is about to be renamed.
-        self._pushes, self.args.push_to_hub = self.args.push_to_hub, False
+        pushes, self.args.push_to_hub = self.args.push_to_hub, False
         self._writing = True
         try:
             with self._reported(final):
@@ -146,7 +144,7 @@ class WholeCheckpoints(Trainer):
                         self.state.save_to_json(str(written / TRAINER_STATE_NAME))
         finally:
             self._writing = False
-            self.args.push_to_hub = self._pushes
+            self.args.push_to_hub = pushes
         self.accelerator.wait_for_everyone()
         self._unnamed = final
         if not self._shares.busy:
@@ -172,7 +170,7 @@ class WholeCheckpoints(Trainer):
                 use_mtime=True,
             )
         self.accelerator.wait_for_everyone()
-        if self._pushes:
+        if self.args.push_to_hub:
             self._push_from_checkpoint(str(final))
 
     @contextmanager
