@@ -68,16 +68,13 @@ def _expert(episode: Any) -> str:
 
 def _joined(batch: Batch, more: Batch) -> Batch:
     """Put rows in the place of the last one of a batch, a dummy; what only one has is 0 in the rows of the other."""
-    width = max(part["input_ids"].size(1) for part in (batch, more))
+    parts = ({name: values[:-1] for name, values in batch.items()}, more)
+    width = max(part["input_ids"].size(1) for part in parts)
     found: Batch = {}
     for name in {**batch, **more}:
-        known = [part.get(name) for part in (batch, more)]
-        like = next(one for one in known if one is not None)
-        columns = []
-        for part, one in zip((batch, more), known, strict=True):
-            rows = len(part["input_ids"])
-            one = like.new_zeros(rows, *like.shape[1:]) if one is None else one
-            # A number of whole rows has one column and keeps it.
-            columns.append(pad(one, (0, width - one.size(1))) if like.ndim > 1 and like.size(1) > 1 else one)
-        found[name] = torch.cat([columns[0][:-1], columns[1]])
+        like = batch[name] if name in batch else more[name]
+        columns = [part.get(name, like.new_zeros(len(part["input_ids"]), *like.shape[1:])) for part in parts]
+        if like.ndim > 1 and like.size(1) > 1:  # a number of whole rows has one column and keeps it
+            columns = [pad(column, (0, width - column.size(1))) for column in columns]
+        found[name] = torch.cat(columns)
     return found
