@@ -141,11 +141,10 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         """Clip policy and critic apart, so that a critic with large errors does not shrink the policy's step."""
         if self.is_deepspeed_enabled or self.is_fsdp_enabled:
             return super()._clip_grad_norm(model)  # these clip what they have sharded, as a whole
-        critic = list(self.accelerator.unwrap_model(model).critic.parameters())
-        known = {id(parameter) for parameter in critic}
-        policy = [parameter for parameter in model.parameters() if id(parameter) not in known]
+        inner = self.accelerator.unwrap_model(model)
+        policy = [parameter for name, parameter in inner.named_parameters() if not name.startswith(PREFIX)]
         self.accelerator.unscale_gradients()  # of fp16, once: accelerate's own clipping does so at each call
-        norm = torch.nn.utils.clip_grad_norm_(critic, self.args.max_grad_norm)
+        norm = torch.nn.utils.clip_grad_norm_(inner.critic.parameters(), self.args.max_grad_norm)
         self.record({"critic/grad_norm": float(norm)})
         return torch.nn.utils.clip_grad_norm_(policy, self.args.max_grad_norm)
 
