@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from rollout_tools import RandomWriter, scripted
+from rollout_tools import RandomWriter, check_rows, scripted
 
 from agent_gym.evaluate import make_specs
 from agent_gym.gateway import agent_env
 from agent_gym.policies import Generation, Request
 from agent_gym.rollout import Budget, Episode, Runner
 from agent_gym.trainers.batch import WORLD, training_episode
-from agent_gym.transcript import check_tiling
 
 Talk = list[dict[str, Any]]
 RETRY = {"x-stainless-retry-count": "1"}  # with which the clients of OpenAI and Anthropic send a request again
@@ -197,25 +196,11 @@ class WildAgent:
         await asyncio.gather(*(self.ask(client, random.Random(rng.random()), log, talk, after) for _ in range(2)))
 
 
-def check_rows(episode: Episode, policy: RandomWriter | Recorded) -> None:
-    """Hold the rows of an episode against what the policy saw and wrote, by its own log."""
+def check_trained(episode: Episode, policy: RandomWriter | Recorded) -> None:
+    """Hold the rows of an episode, and what a trainer takes of them, against what the policy saw and wrote."""
     written = policy.log_of(episode)
-    assert len(written) == len(episode.steps)
-    for k, (step, (request, generation)) in enumerate(zip(episode.steps, written, strict=True)):
-        row = episode.rows[step.row]
-        assert row.token_ids[: step.start] == request.prompt_ids, "what the policy saw"
-        assert row.token_ids[step.start : step.stop] == generation.token_ids, "what it sampled"
-        assert row.logprobs[step.start : step.stop] == generation.logprobs
-        assert (step.start, step.stop, "agent", k) in row.spans
-    for number, row in enumerate(episode.rows):
-        check_tiling(row.spans, len(row.token_ids))
-        mine = [i for step in episode.steps if step.row == number for i in range(step.start, step.stop)]
-        assert [i for i, trained in enumerate(row.action_mask) if trained] == sorted(mine), "the world is not trained"
-        assert mine, "a row without a turn"
-        assert all(value == 0 for value, trained in zip(row.logprobs, row.action_mask, strict=True) if not trained)
-    # Every token once.
-    assert sum(sum(row.action_mask) for row in episode.rows) == sum(len(one.token_ids) for _, one in written)
-    # As the trainer takes them, in the order of sampling.
+    check_rows(episode, written)
+    # In the order of sampling.
     kept = training_episode(episode, 0)
     trained: list[tuple[int, int, float]] = []
     for row in kept.rows:
@@ -232,7 +217,7 @@ def check_rows(episode: Episode, policy: RandomWriter | Recorded) -> None:
 
 def check_log(episode: Episode, log: Log, policy: RandomWriter | Recorded) -> None:
     """Hold the rows of an episode against what the client saw and what the policy wrote, each by its own log."""
-    check_rows(episode, policy)
+    check_trained(episode, policy)
     steps = {
         k: (request.prompt_ids, generation.token_ids, generation.logprobs)
         for k, (request, generation) in enumerate(policy.log_of(episode))

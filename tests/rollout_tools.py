@@ -10,7 +10,7 @@ import pytest
 
 from agent_gym.policies import Generation, Request, ScriptedPolicy
 from agent_gym.rollout import Budget, Context, Episode, EpisodeSpec, Runner
-from agent_gym.transcript import check_tiling
+from agent_gym.transcript import check_tiling, kind_of
 
 EOS = 2  # <|im_end|> of the tiny tokenizer
 
@@ -86,22 +86,30 @@ class RandomWriter(ScriptedPolicy):
         return [entry for entry in self.log if entry[0].episode is episode][: len(episode.steps)]
 
 
-def check_contexts(episode: Episode, policy: RandomWriter) -> None:
-    """What holds whichever context policy played: each token is trained once, as sampled, behind what was seen."""
-    log = policy.log_of(episode)
-    assert len(log) == len(episode.steps)
-    for k, (step, (request, generation)) in enumerate(zip(episode.steps, log, strict=True)):
+def check_rows(episode: Episode, written: list[tuple[Request, Generation]]) -> None:
+    """Hold the rows of an episode against what a policy saw and wrote: each token is trained once, as sampled."""
+    assert len(written) == len(episode.steps)
+    for k, (step, (request, generation)) in enumerate(zip(episode.steps, written, strict=True)):
         row = episode.rows[step.row]
-        assert row.token_ids[: step.start] == request.prompt_ids
-        assert row.token_ids[step.start : step.stop] == generation.token_ids
+        assert row.token_ids[: step.start] == request.prompt_ids, "what the policy saw"
+        assert row.token_ids[step.start : step.stop] == generation.token_ids, "what it sampled"
         assert row.logprobs[step.start : step.stop] == generation.logprobs
-        assert (step.start, step.stop, "agent", k) in row.spans
-    for row in episode.rows:
+        assert (step.start, step.stop, "agent", k) in [(a, b, kind_of(source), n) for a, b, source, n in row.spans]
+    for number, row in enumerate(episode.rows):
         check_tiling(row.spans, len(row.token_ids))
+        mine = [i for step in episode.steps if step.row == number for i in range(step.start, step.stop)]
+        assert [i for i, trained in enumerate(row.action_mask) if trained] == sorted(mine), "the world is not trained"
+        assert mine, "a row without a turn"
+        assert all(value == 0 for value, trained in zip(row.logprobs, row.action_mask, strict=True) if not trained)
+    sampled = sum(len(generation.token_ids) for _, generation in written)
+    assert sum(sum(row.action_mask) for row in episode.rows) == sampled == episode.sampled_tokens
+
+
+def check_contexts(episode: Episode, policy: RandomWriter) -> None:
+    """What holds whichever context policy played: `check_rows`, and steps that follow each other through the rows."""
+    check_rows(episode, policy.log_of(episode))
+    for row in episode.rows:
         assert row.spans[0][2:] == ("user", -1) and row.spans[0].stop == row.prompt_length
-        assert all(value == 0 for value, mine in zip(row.logprobs, row.action_mask, strict=True) if not mine)
-    assert sum(sum(row.action_mask) for row in episode.rows) == episode.sampled_tokens
-    assert sorted({step.row for step in episode.steps}) == list(range(len(episode.rows)))
     places = [(step.row, step.start) for step in episode.steps]
     assert places == sorted(places)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_tools import Recorded, check_rows, play_agent
+from gateway_tools import Recorded, check_trained, play_agent
 from process_tools import until
 from rollout_tools import scripted
 from tiny import make_tiny_model, make_tiny_tokenizer
@@ -146,7 +146,7 @@ def test_an_agent_of_another_project_plays(name: str) -> None:
     (episode,) = play_agent(agent, tokenizer, [QUESTION], is_four, policy, budget)
     assert episode.failure is None, episode.failure.traceback
     assert episode.reward == 1.0 and len(episode.steps) >= 2
-    check_rows(episode, log)
+    check_trained(episode, log)
     print(name, [[(span.source, span.stop - span.start) for span in row.spans] for row in episode.rows])
     sources = sorted([span.source for span in row.spans] for row in episode.rows)
     whole = ["user", "agent", "env", "agent"]
@@ -223,7 +223,7 @@ def test_sub_agents_ask_at_the_same_time_and_have_rows_of_their_own() -> None:
     log, budget = Recorded(policy), Budget(max_turn_tokens=400, max_tokens=60_000)
     (episode,) = play_agent(team, make_tiny_tokenizer(), [QUESTION], is_four, policy, budget)
     assert episode.failure is None, episode.failure.traceback
-    check_rows(episode, log)
+    check_trained(episode, log)
     assert episode.reward == 1.0 and [step.row for step in episode.steps] == [0, 1, 2, 3]
     for name in ("left", "right"):
         asked = [make_tiny_tokenizer().decode(row.token_ids[: row.prompt_length]) for row in episode.rows[1:3]]

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import gymnasium
 import pytest
 from judge_tools import judged_by
-from rollout_tools import RandomWriter, play, roll
+from rollout_tools import RandomWriter, check_rows, play, roll
 
 from agent_gym import ConfigError, EnvFailure
 from agent_gym.errors import RolloutError
@@ -121,22 +121,10 @@ def test_the_rows_of_a_role_are_the_conversation_rendered_at_once(tokenizer: Any
 def test_random_self_play_keeps_every_token_with_its_author(tokenizer: Any) -> None:
     """40 episodes of random ids, many without an end of turn: the policy's log against the rows."""
     policy = RandomWriter(cut=0.4)
-    episodes = play(policy, tokenizer, specs(40, opponent="self"))
-    written: dict[int, list[Any]] = {}
-    for request, generation in policy.log:
-        written.setdefault(request.episode.spec.index, []).append((list(request.prompt_ids), generation))
-    for episode in episodes:
-        assert not episode.failure
-        turns = written[episode.spec.index]
-        assert len(turns) == len(episode.steps) == 2 * ROUNDS
-        for step, (prompt, generation) in zip(episode.steps, turns, strict=True):
-            row = episode.rows[step.row]
-            assert (
-                row.token_ids[: step.start] == prompt and row.token_ids[step.start : step.stop] == generation.token_ids
-            )
-            assert row.logprobs[step.start : step.stop] == generation.logprobs
-        masked = sum(sum(row.action_mask) for row in episode.rows)
-        assert masked == sum(len(generation.token_ids) for _, generation in turns) == episode.sampled_tokens
+    for episode in play(policy, tokenizer, specs(40, opponent="self")):
+        assert not episode.failure and len(episode.steps) == 2 * ROUNDS
+        check_rows(episode, policy.log_of(episode))
+    assert len(policy.log) == 40 * 2 * ROUNDS
 
 
 @pytest.mark.parametrize("role", ["left", "right"])
