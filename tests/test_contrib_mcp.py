@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_server import free_port
 from process_tools import holds_in_a_fork, until
 
 from agent_gym import ConfigError, EnvFailure, QuestionEnv
@@ -29,9 +30,7 @@ STDIO = [sys.executable, str(SERVER)]
 
 @pytest.fixture(scope="module")
 def http() -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen([*STDIO, str(port)], stderr=subprocess.DEVNULL)
     until(lambda: not socket.socket().connect_ex(("127.0.0.1", port)), 60)
     yield f"http://127.0.0.1:{port}/mcp"

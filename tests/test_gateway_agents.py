@@ -6,13 +6,13 @@ import asyncio
 import math
 import os
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gateway_tools import play_agent, run
+from process_tools import until
 from rollout_tools import scripted
 from tiny import make_tiny_tokenizer
 
@@ -155,7 +155,7 @@ def test_an_agent_that_is_silent_fails_its_episode_and_is_stopped(tokenizer: Any
 
     (episode,) = play_agent(agent, tokenizer, [{}], patience_s=0.3)
     assert episode.failure and "0.3 s" in episode.failure.message
-    _wait(lambda: bool(stopped))
+    until(lambda: stopped)
 
 
 @pytest.mark.parametrize("limit", ["turns", "tokens"])
@@ -166,8 +166,8 @@ def test_a_limit_stops_the_agent_and_keeps_the_episode(tokenizer: Any, tmp_path:
     (episode,) = play_agent(command, tokenizer, [{}], budget=limits[limit])
     assert episode.failure is None and episode.truncated and episode.truncation == limit
     assert episode.steps and episode.reward == 0.0
-    pid = int((tmp_path / "pid").read_text())
-    _wait(lambda: not Path(f"/proc/{pid}").exists())
+    pid = (tmp_path / "pid").read_text()
+    until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 def test_a_key_is_good_for_its_episode_only(tokenizer: Any) -> None:
@@ -220,10 +220,3 @@ async def _twice(client: Any, task: Any) -> str:
     for _ in range(3):
         await client.chat.completions.create(**ASK)
     return ""
-
-
-def _wait(done: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ pytest.importorskip("transformers")
 
 from cli_tools import complaint, small_disk  # noqa: E402
 from openai_tools import Server, says, serving  # noqa: E402
+from process_tools import until  # noqa: E402
 from rollout_tools import scripted  # noqa: E402
 from toy_envs import CountingEnv  # noqa: E402
 
@@ -53,10 +53,8 @@ def test_a_killed_process(tokens: list[str], tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     run = words(path, 200, tokens)
     process = subprocess.Popen([sys.executable, "-m", "agent_gym", *run], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not path.exists() or path.stat().st_size < 20_000:
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.005)
+    until(lambda: path.exists() and path.stat().st_size >= 20_000, 120)
+    assert process.poll() is None
     process.kill()
     process.wait()
     there = list(read_trajectories(path, left_out=print))

@@ -15,7 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from process_tools import alive, held
+from process_tools import alive, held, holds_in_a_fork, until
 from sandbox_net import opened
 
 from agent_gym.errors import ConfigError, EnvFailure
@@ -175,10 +175,7 @@ def test_nothing_survives_a_caller_that_was_killed():
         caller.kill()
         caller.wait()
     assert len(pids) == 4, "a fork server, two programs and a session"
-    until = time.monotonic() + 20
-    while any(alive(pid) for pid in pids) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert [pid for pid in pids if alive(pid)] == []
+    until(lambda: not any(map(alive, pids)))
 
 
 def test_a_forked_process_has_fork_servers_of_its_own(sandbox):
@@ -186,13 +183,14 @@ def test_a_forked_process_has_fork_servers_of_its_own(sandbox):
     mine = {server.pid for server in sandbox._pool}
     with ThreadPoolExecutor(4) as busy:
         futures = [busy.submit(sandbox.run, "import time; time.sleep(0.3); print('parent')") for _ in range(8)]
-        pid = os.fork()
-        if pid == 0:
-            good = sandbox.run("print('child')").stdout == "child\n"
-            good = good and not {server.pid for server in sandbox._pool} & mine
+
+        def good() -> bool:
+            printed = sandbox.run("print('child')").stdout
+            others = {server.pid for server in sandbox._pool}
             sandbox.close()
-            os._exit(0 if good else 1)
-        assert os.waitpid(pid, 0)[1] == 0
+            return printed == "child\n" and not others & mine
+
+        assert holds_in_a_fork(good)
         assert [future.result().stdout for future in futures] == ["parent\n"] * 8
 
 

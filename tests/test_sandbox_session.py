@@ -8,7 +8,7 @@ import signal
 import time
 
 import pytest
-from process_tools import held
+from process_tools import held, holds_in_a_fork, until
 from sandbox_net import opened
 
 from agent_gym.sandbox import Limits, SandboxError
@@ -188,9 +188,7 @@ def test_what_a_session_runs_makes_up_nothing_of_others(sandbox):
 def test_a_dead_fork_server_is_our_failure(sandbox):
     session = sandbox.session()
     os.kill(session._server.pid, signal.SIGKILL)
-    until = time.monotonic() + 20
-    while session._server.alive and time.monotonic() < until:
-        time.sleep(0.01)
+    until(lambda: not session._server.alive)
     with pytest.raises(SandboxError):
         session.run("1")
     session.close()
@@ -206,21 +204,15 @@ def test_nothing_is_left_of_sessions(sandbox):
         session.run("x = 1")
     del session
     gc.collect()
-    until = time.monotonic() + 20
-    while sandbox.server().load and time.monotonic() < until:
-        time.sleep(0.02)
-    assert sandbox.server().load == 0, "sessions that were not closed are ended when they are forgotten"
+    until(lambda: not sandbox.server().load)  # sessions that were not closed are ended when they are forgotten
     assert not held() - before
 
 
 def test_a_forked_process_cannot_use_a_session(session):
-    pid = os.fork()
-    if pid == 0:
-        try:
+    def refused() -> bool:
+        with pytest.raises(SandboxError, match="forked process"):
             session.run("1")
-        except SandboxError as error:
-            os._exit(7 if "forked process" in str(error) else 1)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        return True
+
+    assert holds_in_a_fork(refused)
     assert session.run("1 + 1").stdout == "2\n"

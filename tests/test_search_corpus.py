@@ -10,7 +10,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from process_tools import until
 
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.search import Document
@@ -84,10 +84,8 @@ def test_a_killed_process_leaves_what_the_next_one_goes_on_with(tmp_path):
     assert run(tmp_path / "whole", "0").wait(timeout=120) == 0
     killed = run(tmp_path / "killed", "0.001")
     partial = tmp_path / "killed" / "corpus.jsonl.partial"
-    give_up = time.monotonic() + 100
-    while not (partial.exists() and partial.stat().st_size > 30_000):
-        assert killed.poll() is None and time.monotonic() < give_up
-        time.sleep(0.002)
+    until(lambda: partial.exists() and partial.stat().st_size > 30_000, 100)
+    assert killed.poll() is None
     with pytest.raises(ConfigError, match="another process is writing"):
         Corpus.build(tmp_path / "killed", THREE)
     killed.send_signal(signal.SIGKILL)
