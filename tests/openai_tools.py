@@ -25,6 +25,9 @@ class Server:
         self.asked: list[tuple[str, Any, str | None]] = []
         self.lock, self.left = threading.Lock(), threading.Event()
 
+    def read(self, body: bytes) -> Any:
+        return json.loads(body)
+
     def answer(self, path: str, content: Any, key: str | None) -> tuple[int, Any]:
         with self.lock:
             self.asked.append((path, content, key))
@@ -48,7 +51,7 @@ def serving(server: Server) -> Iterator[str]:
             self.reply(None)
 
         def do_POST(self) -> None:  # noqa: N802
-            self.reply(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.reply(server.read(self.rfile.read(int(self.headers["Content-Length"]))))
 
         def reply(self, content: Any) -> None:
             status, answer = server.answer(self.path, content, self.headers.get("Authorization"))
@@ -56,6 +59,7 @@ def serving(server: Server) -> Iterator[str]:
                 return self.stream(answer)
             body = json.dumps(answer).encode()
             self.send_response(status)
+            self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -6,10 +6,8 @@ import base64
 import json
 import shutil
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import huggingface_hub
@@ -20,6 +18,8 @@ from huggingface_hub import constants
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
+from model_server import free_port  # noqa: E402
+from openai_tools import Server, serving  # noqa: E402
 from peft import LoraConfig, PeftModel  # noqa: E402
 from trainer_tools import ENV, make_trainer, model_folder  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig  # noqa: E402
@@ -161,53 +161,41 @@ def test_mistakes_are_one_line_and_leave_nothing(
 # The hub.
 
 
-class Hub(BaseHTTPRequestHandler):
-    """As much of the hub as its client needs to upload a folder."""
+class Hub(Server):
+    """As much of the hub as its client needs to upload a folder: `files` are what was uploaded."""
 
-    server: Any
+    def __init__(self) -> None:
+        super().__init__()
+        self.status, self.files = 200, dict[str, bytes]()
 
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        answer: Any = {"url": "https://huggingface.co/me/m"}
-        if "/preupload/" in self.path:
-            paths = [file["path"] for file in json.loads(body)["files"]]
-            answer = {"files": [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]}
-        elif "/commit/" in self.path:
-            entries = [json.loads(line) for line in body.splitlines()]
-            values = [entry["value"] for entry in entries if entry["key"] == "file"]
-            self.server.files.update({value["path"]: base64.b64decode(value["content"]) for value in values})
-            url = "https://huggingface.co/me/m/commit/0"
-            answer = {"success": True, "commitOid": "0" * 40, "commitUrl": url, "hookOutput": ""}
-        self.do_GET(answer)
+    def read(self, body: bytes) -> Any:
+        return [json.loads(line) for line in body.splitlines()]
 
-    def do_GET(self, answer: Any = None) -> None:
-        content = json.dumps(answer or {"id": "me/m", "sha": "0" * 40, "siblings": []}).encode()
-        self.send_response(self.server.status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *arguments: Any) -> None:
-        pass
+    def answer(self, path: str, content: Any, key: str | None) -> tuple[int, Any]:
+        if content is None:
+            return self.status, {"id": "me/m", "sha": "0" * 40, "siblings": []}
+        if "/preupload/" in path:
+            paths = [file["path"] for file in content[0]["files"]]
+            files = [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]
+            return self.status, {"files": files}
+        values = [entry["value"] for entry in content if entry.get("key") == "file"]
+        self.files |= {value["path"]: base64.b64decode(value["content"]) for value in values}
+        url = "https://huggingface.co/me/m"
+        commit = {"success": True, "commitOid": "0" * 40, "commitUrl": f"{url}/commit/0", "hookOutput": ""}
+        return self.status, {"url": url, **commit}
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A hub that the client reaches; it answers with `status`, and `files` are what was uploaded."""
-    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    server.status, server.files = 200, {}
-    thread = Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    api = huggingface_hub.HfApi(endpoint=f"http://127.0.0.1:{server.server_port}", token="hf_test")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(export_model, "HfApi", lambda: api)
-    huggingface_hub.close_session()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
-    huggingface_hub.close_session()
+    """A hub that the client reaches."""
+    hub: Any = Hub()
+    with serving(hub) as url:
+        hub.api = huggingface_hub.HfApi(endpoint=url.removesuffix("/v1"), token="hf_test")
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(export_model, "HfApi", lambda: hub.api)
+        huggingface_hub.close_session()
+        yield hub
+        huggingface_hub.close_session()
 
 
 def test_a_push_uploads_what_was_exported_or_names_the_cause_and_keeps_the_folder(
@@ -229,7 +217,7 @@ def test_a_push_uploads_what_was_exported_or_names_the_cause_and_keeps_the_folde
         return line
 
     assert "answered 403" in failed("refused")
-    hub.socket.close()
+    hub.api.endpoint = f"http://127.0.0.1:{free_port()}"
     assert "no hub within reach" in failed("away")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert "HF_HUB_OFFLINE is set" in failed("offline")

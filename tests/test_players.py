@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
-import threading
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium
 import pytest
 from judge_tools import judged_by
+from openai_tools import Server, says, serving
 from rollout_tools import RandomWriter, check_rows, play, roll
 
 from agent_gym import ConfigError, EnvFailure
@@ -173,38 +171,18 @@ def test_other_contexts_and_roles_are_refused(tokenizer: Any) -> None:
 
 def test_a_served_opponent_is_told_what_its_role_is_told_and_its_failure_fails_the_episode(tokenizer: Any) -> None:
     pytest.importorskip("openai")
-    asked: list[Any] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._send({"object": "list", "data": [{"id": "m", "object": "model"}]})
-
-        def do_POST(self) -> None:
-            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            choice = {"index": 0, "message": {"role": "assistant", "content": "ZZ"}, "finish_reason": "stop"}
-            self._send({"choices": [choice]}, 200 if len(asked) <= ROUNDS else 400)
-
-        def _send(self, content: Any, status: int = 200) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.end_headers()
-            self.wfile.write(json.dumps(content).encode())
-
-        def log_message(self, *args: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    wanted = [*specs(1, opponent=address, role="left"), *specs(1, opponent=address, role="left")]
-    (fine,) = roll(tokenizer, wanted[:1], lambda episode: "a")
-    assert [message["role"] for message in asked[1]["messages"]] == ["user", "assistant", "user"]
-    assert asked[0]["messages"][0]["content"] == "Write.\n\nYou are right. Your secret is right-0.\n\nleft wrote: a"
-    row = fine.rows[0]
-    world = "".join(tokenizer.decode(row.token_ids[s.start : s.stop]) for s in row.spans if s.source == "env:right")
-    assert world.count("right wrote: ZZ") == ROUNDS and fine.reward == pytest.approx(-0.6 + 0.5)
-    with pytest.raises(RolloutError, match="the opponent did not answer"):
-        roll(tokenizer, wanted[1:], lambda episode: "a")
-    server.shutdown()
+    server = Server(*[says("ZZ")] * ROUNDS, (400, {}))
+    with serving(server) as address:
+        wanted = [*specs(1, opponent=address, role="left"), *specs(1, opponent=address, role="left")]
+        (fine,) = roll(tokenizer, wanted[:1], lambda episode: "a")
+        asked = [content["messages"] for path, content, _ in server.asked if path.endswith("/chat/completions")]
+        assert [message["role"] for message in asked[1]] == ["user", "assistant", "user"]
+        assert asked[0][0]["content"] == "Write.\n\nYou are right. Your secret is right-0.\n\nleft wrote: a"
+        row = fine.rows[0]
+        world = "".join(tokenizer.decode(row.token_ids[s.start : s.stop]) for s in row.spans if s.source == "env:right")
+        assert world.count("right wrote: ZZ") == ROUNDS and fine.reward == pytest.approx(-0.6 + 0.5)
+        with pytest.raises(RolloutError, match="the opponent did not answer"):
+            roll(tokenizer, wanted[1:], lambda episode: "a")
 
 
 def test_the_trainer_compares_roles_with_themselves_and_rae_keeps_a_mean_for_each(tmp_path: Path) -> None:
