@@ -82,19 +82,27 @@ KEY = {"authorization": "Bearer a-key"}
 PAGE = {"origin": "http://evil.example", "content-type": "text/plain"}
 
 
-def ask(path: str, headers: dict[str, str], here: str = "127.0.0.1", kind: str = "http", root: str = "") -> Any:
-    """Return the status of the answer, 200 if the request was passed on."""
-    sent: list[Any] = []
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    await send({"status": 200})
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        sent.append({"status": 200})
+
+def ask(
+    path: str,
+    headers: dict[str, str],
+    here: str = "127.0.0.1",
+    kind: str = "http",
+    root: str = "",
+    guard: Guard | None = None,
+) -> Any:
+    """Return the status of the answer, 200 if the request was passed on; without a guard one is made."""
+    sent: list[Any] = []
 
     async def send(message: Any) -> None:
         sent.append(message)
 
     given = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
     scope = {"type": kind, "path": path, "root_path": root, "headers": given, "server": (here, 8010)}
-    asyncio.run(Guard(app)(scope, None, send))  # type: ignore[arg-type]
+    asyncio.run((guard or Guard(app))(scope, None, send))  # type: ignore[arg-type]
     return sent[0].get("status", sent[0].get("code"))
 
 
@@ -138,21 +146,15 @@ def test_networks_paths_below_another_and_sockets() -> None:
 
 
 def test_a_server_that_was_started_again_serves_nobody_who_has_given_weights_to_the_one_before() -> None:
-    passed: list[str] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        passed.append(scope["path"])
-
-    async def send(message: Any) -> None:
-        passed.append(str(message.get("status")))
-
     guard = Guard(app)
-    for path, said in (("/a", None), ("/b", "wanted"), ("/finish", "given"), ("/c", "wanted")):
+    for path, said, status in (
+        ("/a", None, 200),
+        ("/b", "wanted", 409),
+        ("/finish", "given", 200),
+        ("/c", "wanted", 200),
+    ):
         headers = {"host": "127.0.0.1", **KEY} | ({} if said is None else {WEIGHTS.lower(): said})
-        scope = {"type": "http", "path": path, "server": ("127.0.0.1", 8010)}
-        scope["headers"] = [(name.encode(), value.encode()) for name, value in headers.items()]
-        asyncio.run(guard(scope, None, send))  # type: ignore[arg-type]
-    assert [word for word in passed if word != "None"] == ["/a", "409", "/finish", "/c"]
+        assert ask(path, headers, guard=guard) == status
 
 
 def test_without_the_variable_the_key_is_in_the_home_of_the_user(
