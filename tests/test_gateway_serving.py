@@ -6,8 +6,8 @@ import json
 import os
 import signal
 import threading
-import time
 import urllib.request
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from model_server import free_port
 from openai_tools import Server, says, serving
+from process_tools import until
 from tiny import make_tiny_model
 
 torch = pytest.importorskip("torch")
@@ -32,28 +33,48 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(make_tiny_model(tmp_path_factory.mktemp("model")))
 
 
-@pytest.mark.parametrize("engine", ["transformers", pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.slow])])
-def test_a_gateway_records_an_episode_for_each_key(engine: str, model: str, tmp_path: Path) -> None:
-    record, port = tmp_path / "talks.jsonl", free_port()
+def gateway(talk: Callable[[str], None], *flags: str, ends: bool = False) -> int:
+    """Serve a gateway, talk to its address in a thread, and end it by a signal unless it ends by itself."""
+    port, over = free_port(), threading.Event()
     url = f"http://127.0.0.1:{port}"
+
+    def lives() -> bool:
+        with suppress(OSError), urllib.request.urlopen(url + "/health", timeout=5):
+            return True
+        return False
 
     def talk_to_it() -> None:
         try:
-            _wait_for(url)
-            for key, turns in (("one", 2), ("two", 1)):
-                talk: list[Any] = [{"role": "user", "content": f"I am {key}."}]
-                with openai.OpenAI(base_url=f"{url}/v1", api_key=f"sk-{key}") as client:
-                    for _ in range(turns):
-                        answer = client.chat.completions.create(model="any", messages=talk)
-                        talk += [answer.choices[0].message.model_dump(), {"role": "user", "content": "go on"}]
-            with openai.OpenAI(base_url=f"{url}/named/v1", api_key="sk-one") as client:
-                client.responses.create(model="any", input="I have a name.")
+            until(lives, 120)
+            talk(url)
         finally:
-            os.kill(os.getpid(), signal.SIGTERM)
+            if not (ends and over.wait(30)):
+                os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=talk_to_it).start()
-    flags = ["--engine", engine, "--port", str(port), "--max_turn_tokens", "6", "--record", str(record)]
-    assert main(["gateway", "--model", model, *flags]) == 0
+    thread = threading.Thread(target=talk_to_it)
+    thread.start()
+    code = main(["gateway", "--port", str(port), *flags])
+    over.set()
+    thread.join()
+    return code
+
+
+@pytest.mark.parametrize("engine", ["transformers", pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.slow])])
+def test_a_gateway_records_an_episode_for_each_key(engine: str, model: str, tmp_path: Path) -> None:
+    record = tmp_path / "talks.jsonl"
+
+    def talk_to_it(url: str) -> None:
+        for key, turns in (("one", 2), ("two", 1)):
+            talk: list[Any] = [{"role": "user", "content": f"I am {key}."}]
+            with openai.OpenAI(base_url=f"{url}/v1", api_key=f"sk-{key}") as client:
+                for _ in range(turns):
+                    answer = client.chat.completions.create(model="any", messages=talk)
+                    talk += [answer.choices[0].message.model_dump(), {"role": "user", "content": "go on"}]
+        with openai.OpenAI(base_url=f"{url}/named/v1", api_key="sk-one") as client:
+            client.responses.create(model="any", input="I have a name.")
+
+    flags = ["--engine", engine, "--max_turn_tokens", "6", "--record", str(record)]
+    assert gateway(talk_to_it, "--model", model, *flags) == 0
     records = list(read_trajectories(record))
     assert sorted(len(one["steps"]) for one in records) == [1, 1, 2]
     assert all(len(one["rows"]) == 1 and one["failure"] is None and one["terminated"] for one in records)
@@ -67,20 +88,15 @@ def test_a_gateway_records_an_episode_for_each_key(engine: str, model: str, tmp_
 
 
 def test_a_server_of_texts_is_behind_a_gateway(tmp_path: Path) -> None:
-    record, port = tmp_path / "talk.jsonl", free_port()
+    record = tmp_path / "talk.jsonl"
 
-    def talk_to_it() -> None:
-        try:
-            _wait_for(url := f"http://127.0.0.1:{port}")
-            with openai.OpenAI(base_url=f"{url}/one/v1", api_key="sk-one") as client:
-                talk: list[Any] = [{"role": "user", "content": "Hello?"}]
-                client.chat.completions.create(model="any", messages=talk, temperature=0.5)
-        finally:
-            os.kill(os.getpid(), signal.SIGTERM)
+    def talk_to_it(url: str) -> None:
+        with openai.OpenAI(base_url=f"{url}/one/v1", api_key="sk-one") as client:
+            talk: list[Any] = [{"role": "user", "content": "Hello?"}]
+            client.chat.completions.create(model="any", messages=talk, temperature=0.5)
 
-    threading.Thread(target=talk_to_it).start()
     with serving(Server(says("Good day."))) as endpoint:
-        assert main(["gateway", "--endpoint", endpoint, "--port", str(port), "--record", str(record)]) == 0
+        assert gateway(talk_to_it, "--endpoint", endpoint, "--record", str(record)) == 0
     (talk,) = read_trajectories(record)
     assert talk["steps"][0]["action"] == "Good day." and talk["steps"][0]["metrics"] == {"asked_temperature": 0.5}
 
@@ -89,33 +105,24 @@ def test_a_server_of_texts_is_behind_a_gateway(tmp_path: Path) -> None:
 def test_a_fault_ends_one_conversation_or_all_and_never_hangs(
     refused: str, model: str, tmp_path: Path, capsys: Any
 ) -> None:
-    lone, port, over = refused == "a request", free_port(), threading.Event()
+    lone = refused == "a request"
     server = Server(says("one"), (400, {"error": "too long"}) if lone else says("two"), says("three"))
     answers: list[str] = []
 
-    def talk_to_it() -> None:
-        try:
-            _wait_for(f"http://127.0.0.1:{port}")
-            for key, text in (("one", "a"), ("two", "b"), ("one", "c"))[: 3 if lone else 2]:
-                url = f"http://127.0.0.1:{port}/{key}/v1"
-                with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client, suppress(openai.APIError):
-                    asked: list[Any] = [{"role": "user", "content": "a"}]
-                    if text == "c":
-                        asked += [{"role": "assistant", "content": "one"}, {"role": "user", "content": "c"}]
-                    answers.append(client.chat.completions.create(model="m", messages=asked).choices[0].message.content)
-        finally:
-            # What cannot be recorded ends the gateway by itself.
-            if lone or not over.wait(30):
-                os.kill(os.getpid(), signal.SIGTERM)
+    def talk_to_it(url: str) -> None:
+        for key, text in (("one", "a"), ("two", "b"), ("one", "c"))[: 3 if lone else 2]:
+            client = openai.OpenAI(base_url=f"{url}/{key}/v1", api_key="none", max_retries=0)
+            with client, suppress(openai.APIError):
+                asked: list[Any] = [{"role": "user", "content": "a"}]
+                if text == "c":
+                    asked += [{"role": "assistant", "content": "one"}, {"role": "user", "content": "c"}]
+                answers.append(client.chat.completions.create(model="m", messages=asked).choices[0].message.content)
 
     record = tmp_path / "talks.jsonl" if lone else Path("/dev/full")
-    thread = threading.Thread(target=talk_to_it)
     with serving(server) as endpoint:
-        thread.start()
-        flags = ["--endpoint", endpoint, "--tokenizer", model, "--port", str(port), "--record", str(record)]
-        code = main(["gateway", *flags, "--max_turn_tokens", "20", "--idle", "60" if lone else "1"])
-        over.set()
-        thread.join()
+        flags = ["--endpoint", endpoint, "--tokenizer", model, "--record", str(record), "--max_turn_tokens", "20"]
+        # What cannot be recorded ends the gateway by itself.
+        code = gateway(talk_to_it, *flags, "--idle", "60" if lone else "1", ends=not lone)
     errors = capsys.readouterr().err
     if lone:
         assert (code, answers) == (0, ["one", "three"]) and "answered 400" in errors
@@ -123,15 +130,6 @@ def test_a_fault_ends_one_conversation_or_all_and_never_hangs(
         assert "too long" in failed["failure"] and whole["failure"] is None and len(whole["steps"]) == 2
     else:
         assert (code, answers) == (1, ["one", "two"]) and "agent-gym: cannot write /dev/full" in errors
-
-
-def _wait_for(url: str) -> None:
-    for _ in range(1200):
-        with suppress(OSError):
-            urllib.request.urlopen(url + "/health", timeout=5).close()
-            return
-        time.sleep(0.1)
-    raise AssertionError("no gateway")
 
 
 def test_eval_plays_an_agent(model: str, tmp_path: Path, capsys: Any) -> None:
