@@ -77,9 +77,12 @@ class RandomWriter(ScriptedPolicy):
         rng = np.random.default_rng(request.params.seed)
         most, cut = request.params.max_tokens, rng.random() < self.cut
         ids = rng.integers(3, 512, most if cut else int(rng.integers(0, most))).tolist() + ([] if cut else [EOS])
-        generation = Generation(request.id, ids, (-rng.random(len(ids))).tolist(), "length" if cut else "stop")
+        generation = Generation(request.id, ids, self.logprobs(rng, len(ids)), "length" if cut else "stop")
         self.log.append((request, generation))
         return generation
+
+    def logprobs(self, rng: np.random.Generator, count: int) -> list[float]:
+        return (-rng.random(count)).tolist()
 
     def log_of(self: Any, episode: Episode) -> list[tuple[Request, Generation]]:
         """What it saw and wrote in one episode, in order; a turn that never reached the episode is left out."""

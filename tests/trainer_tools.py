@@ -29,15 +29,16 @@ import numpy as np
 import tiny
 import torch
 from model_server import free_port
+from rollout_tools import EOS, RandomWriter
 from transformers import AutoTokenizer, PrinterCallback, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from agent_gym import EnvFailure, Reply, TextEnv
-from agent_gym.policies import Generation, Request, ScriptedPolicy
+from agent_gym.policies import Request
 
 # At this size of model two threads spend their time waiting for each other: ten times slower on a busy machine.
 torch.set_num_threads(1)
 
-EOS, VOCABULARY = 2, 512  # <|im_end|> and the size of tests/tiny.py's tokenizer
+VOCABULARY = 512  # the size of tests/tiny.py's tokenizer
 ENV = "Toy/Letters-v0"
 SGD = {"optim": "sgd", "learning_rate": 1e-2, "max_grad_norm": 0.0}
 
@@ -85,16 +86,11 @@ if ENV not in gymnasium.registry:
     gymnasium.register(ENV, entry_point=LettersEnv)
 
 
-class RandomPolicy(ScriptedPolicy):
-    """Uniformly random tokens, decided by the seed of each request and nothing else.
-
-    Args:
-        cut: share of the turns that run into `max_tokens` instead of ending with an end of turn.
-    """
+class RandomPolicy(RandomWriter):
+    """Uniformly random tokens with the log-probability that they have, and the rest of an engine."""
 
     def __init__(self, cut: float = 0.2) -> None:
-        super().__init__(lambda episode: "", lambda text: [])
-        self.cut = cut
+        super().__init__(cut)
         self.seen: list[Request] = []
         self.synced = 0
 
@@ -109,16 +105,8 @@ class RandomPolicy(ScriptedPolicy):
 
     def sleep(self) -> None: ...
 
-    def _write(self, request: Request) -> Generation:
-        assert request.params.seed is not None
-        rng = np.random.default_rng(request.params.seed)
-        most = request.params.max_tokens
-        if rng.random() < self.cut:
-            ids, reason = rng.integers(3, VOCABULARY, most).tolist(), "length"
-        else:
-            ids = [*rng.integers(3, VOCABULARY, int(rng.integers(0, most))).tolist(), EOS]
-            reason = "stop"
-        return Generation(request.id, ids, [-float(np.log(VOCABULARY))] * len(ids), reason)
+    def logprobs(self, rng: np.random.Generator, count: int) -> list[float]:
+        return [-float(np.log(VOCABULARY))] * count
 
 
 @functools.cache
