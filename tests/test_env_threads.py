@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 from process_tools import until
 from rollout_tools import check_episode, counting, roll, scripted
-from toy_envs import CountingEnv, SlowWriter
+from toy_envs import SlowWriter
 
 from agent_gym import Reply, RolloutError, ToolEnv, ToolResult, tool
 from agent_gym.rollout import Budget, EpisodeSpec, Rollout, Runner
@@ -81,31 +80,14 @@ class ThreadBoundEnv(ToolEnv):
         self.db.close()
 
 
-class WaitingEnv(CountingEnv):
-    """Waits for a while in each step, as for a server."""
-
-    def __init__(self, seconds: float, tasks: tuple[int, ...], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.seconds, self.slow = seconds, tasks
-
-    def begin(self, task: Any) -> str:
-        self.seconds *= task in self.slow
-        return super().begin(task)
-
-    def respond(self, action: str) -> Reply:
-        time.sleep(self.seconds)
-        return super().respond(action)
-
-
 @pytest.fixture(autouse=True)
 def toys() -> Iterator[None]:
     ThreadBoundEnv.seen.clear()
     ThreadBoundEnv.gate.clear()
     ThreadBoundEnv.started.clear()
     gymnasium.register("Toy/Bound-v0", entry_point=ThreadBoundEnv)
-    gymnasium.register("Toy/Waiting-v0", entry_point=WaitingEnv)
     yield
-    del gymnasium.registry["Toy/Bound-v0"], gymnasium.registry["Toy/Waiting-v0"]
+    del gymnasium.registry["Toy/Bound-v0"]
 
 
 def bound(n: int, **kwargs: Any) -> list[EpisodeSpec]:
@@ -202,11 +184,12 @@ def test_a_silent_environment_is_named_on_stderr(
     tokenizer: Any, processes: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("agent_gym.rollout.runner.SILENCE_S", 0.4)
-    specs = [EpisodeSpec("Toy/Waiting-v0", {"seconds": 1.5, "tasks": (1, 2)}, seed=9, index=i) for i in range(4)]
+    waiting = {"how": "hang", "when": 0, "seconds": 1.5, "tasks": (1, 2)}
+    specs = [EpisodeSpec("Toy/Broken-v0", waiting, seed=9, index=i) for i in range(4)]
     roll(tokenizer, specs, lambda episode: "stop", env_processes=processes)
     lines = [line for line in capsys.readouterr().err.splitlines() if "has not answered" in line]
     wanted = (
-        r"agent-gym: Toy/Waiting-v0, task train/[12], seed 9: step 0 has not answered for [\d.]+ s, since \d\d:\d\d:"
+        r"agent-gym: Toy/Broken-v0, task train/[12], seed 9: step 0 has not answered for [\d.]+ s, since \d\d:\d\d:"
     )
     named = [line for line in lines if re.match(wanted, line)]
     # In one process they have their turns one after the other. In threads they wait together, or one begins late enough

@@ -52,11 +52,16 @@ class InlineEnv(CountingEnv):
 
 
 class BrokenEnv(CountingEnv):
-    """Fails on purpose: `how` says in which way, `when` in which turn (-1 is `reset`), `tasks` for which tasks."""
+    """Fails on purpose: `how` says in which way, `when` in which turn (-1 is `reset`), `tasks` for which tasks.
 
-    def __init__(self, how: str = "crash", when: int = 1, tasks: tuple[int, ...] = (), **kwargs: Any) -> None:
+    One that hangs goes on after `seconds`.
+    """
+
+    def __init__(
+        self, how: str = "crash", when: int = 1, tasks: tuple[int, ...] = (), seconds: float = 30.0, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
-        self.how, self.when, self.broken = how, when, tasks
+        self.how, self.when, self.broken, self.seconds = how, when, tasks, seconds
 
     def begin(self, task: Any) -> str:
         self.task = task
@@ -75,7 +80,7 @@ class BrokenEnv(CountingEnv):
         if self.how == "failure":
             raise EnvFailure("the index is gone")
         if self.how == "hang":
-            time.sleep(30)
+            return time.sleep(self.seconds)
         if self.how == "exit":
             raise SystemExit(3)
         raise RuntimeError("a bug in the environment")
