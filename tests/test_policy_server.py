@@ -20,7 +20,7 @@ pytest.importorskip("trl")
 pytest.importorskip("aiohttp")
 
 from engines import EOS, disturb, largest_difference, make_requests, run  # noqa: E402
-from model_server import free_port, model_server  # noqa: E402
+from model_server import free_port, model_server, model_servers  # noqa: E402
 from process_tools import held, until  # noqa: E402
 from trainer_tools import distance, in_ranks, make_trainer, model_folder, settings, weights  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
@@ -232,16 +232,49 @@ def trained(folder: str, options: dict[str, Any]) -> tuple[Any, list[dict[str, A
     return weights(trainer.model), trainer.state.log_history
 
 
-def test_one_process_and_two_ranks_train_as_without_a_server(server: Any, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def two_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    folder = tmp_path_factory.mktemp("servers")
+    with model_servers(Path(model_folder()), [folder / "one.txt", folder / "two.txt"], context=256) as servers:
+        yield [url for url, _ in servers]
+
+
+def served(urls: list[str]) -> list[int]:
+    """How many requests each server has answered so far, by its own count."""
+    counts = []
+    for url in urls:
+        with urllib.request.urlopen(url + "/metrics", timeout=30) as answer:
+            found = re.findall(r"^vllm:request_success_total\{.*\} (\S+)$", answer.read().decode(), re.MULTILINE)
+        counts.append(int(sum(map(float, found))))
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("servers", "transfer"),
+    [
+        ("server", {}),
+        pytest.param("two_servers", {"weights_transfer": "files"}, marks=pytest.mark.slow),
+        pytest.param("two_servers", {"weights_transfer": "broadcast"}, marks=pytest.mark.slow),
+    ],
+)
+def test_one_process_and_two_ranks_train_as_without_servers(
+    servers: str, transfer: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    urls = request.getfixturevalue(servers) if servers == "two_servers" else [request.getfixturevalue(servers)[0]]
+    behind = {"layout": "server", "vllm_server_base_url": ",".join(urls), **transfer}
     here, _ = trained(str(tmp_path / "here"), {"per_device_train_batch_size": 8})
-    served = {"layout": "server", "vllm_server_base_url": server[0]}
-    one, logs = trained(str(tmp_path / "one"), {**served, "per_device_train_batch_size": 8})
-    pair = in_ranks(trained, 2, str(tmp_path / "two"), {**served, "per_device_train_batch_size": 4})
+    counts = [served(urls)]
+    one, logs = trained(str(tmp_path / "one"), {**behind, "per_device_train_batch_size": 8})
+    counts.append(served(urls))
+    pair = in_ranks(trained, 2, str(tmp_path / "two"), {**behind, "per_device_train_batch_size": 4})
+    counts.append(served(urls))
     assert distance(here, one) < 1e-5
-    assert distance(one, pair[0][0]) < 1e-5 and distance(pair[0][0], pair[1][0]) == 0.0
+    assert distance(here, pair[0][0]) < 1e-5 and distance(pair[0][0], pair[1][0]) == 0.0
     assert distance(here, weights(make_trainer(tmp_path / "fresh").model)) > 1e-3, "it trained"
     gaps = [log["sampling/logp_difference_max"] for log in logs if "sampling/logp_difference_max" in log]
     assert len(gaps) == 2 and max(gaps) < 1e-5
+    # One rank uses all servers; of two ranks each keeps to one.
+    assert all(a < b < c for a, b, c in zip(*counts, strict=True))
 
 
 def test_settings(tmp_path: Path) -> None:
