@@ -31,15 +31,18 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return lines[0]
 
 
-def small_disk(words: list[str], limit: int) -> subprocess.CompletedProcess[str]:
-    """Run a command that may write files of `limit` bytes at most."""
+def small_disk(words: list[str], limit: int) -> str:
+    """Run a command that may write files of `limit` bytes at most, and return the one line with which it fails."""
 
     def limited() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
     command = [sys.executable, "-B", "-m", "agent_gym", *words]
-    return subprocess.run(command, preexec_fn=limited, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, preexec_fn=limited, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "agent-gym: " in line]
+    return line
 
 
 def at_a_terminal(folder: Path, *arguments: str, steps: Sequence[tuple[str, bytes]] = ()) -> tuple[int, str]:

@@ -30,16 +30,11 @@ Captured = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(make_tiny_model(tmp_path_factory.mktemp("model")))
-
-
-@pytest.fixture(scope="module")
-def played(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def played(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The panel of Bisect, twice each, by the expert and at random."""
     file = tmp_path_factory.mktemp("run") / "run.jsonl"
     words = ["eval", BISECT, "--panel", "test", "--policy", "expert", "random", "--samples", "2", "--max_turns", "4"]
-    assert main([*words, "--tokenizer", model, "--output", str(file), "--price_in", "2", "--price_out", "10"]) == 0
+    assert main([*words, "--tokenizer", tiny_model, "--output", str(file), "--price_in", "2", "--price_out", "10"]) == 0
     return file
 
 
@@ -88,10 +83,10 @@ def test_failed_episodes_are_in_the_card_and_a_protocol_is_an_argument(tokenizer
     assert card["counts"] == counts and len(card["failures"]) == 1 and card["panel"]["name"] == ""
 
 
-def test_a_run_that_breaks_off_says_what_it_skipped_and_gone_on_with_nothing(model: str, tmp_path: Path) -> None:
+def test_a_run_that_breaks_off_says_what_it_skipped_and_gone_on_with_nothing(tiny_model: str, tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
-    words = ["eval", BISECT, "--expert", "--episodes", "40", "--tokenizer", model, "--output", str(file)]
-    assert "go on with --resume" in small_disk(words, 60_000).stderr
+    words = ["eval", BISECT, "--expert", "--episodes", "40", "--tokenizer", tiny_model, "--output", str(file)]
+    assert "go on with --resume" in small_disk(words, 60_000)
     (card,) = cards_of(file)
     counts = card["counts"]
     assert 0 < counts["played"] < 40 and counts["skipped"] == 40 - counts["played"] and counts["asked"] == 40
@@ -100,9 +95,9 @@ def test_a_run_that_breaks_off_says_what_it_skipped_and_gone_on_with_nothing(mod
     assert card["counts"]["played"] == 40 and card["counts"]["skipped"] == 0 and card["panel"]["tasks"] == 40
 
 
-def test_a_model_is_known_by_its_weights(model: str, tmp_path: Path) -> None:
+def test_a_model_is_known_by_its_weights(tiny_model: str, tmp_path: Path) -> None:
     again = describe_model(str(make_tiny_model(tmp_path / "again")))
-    first, other = describe_model(model), describe_model(str(make_tiny_model(tmp_path / "other", seed=1)))
+    first, other = describe_model(tiny_model), describe_model(str(make_tiny_model(tmp_path / "other", seed=1)))
     assert first and again and other
     assert first["sha256"] == again["sha256"] != other["sha256"]
     assert again["name"] == "again" and describe_model("org/model") == {"name": "org/model", "sha256": None}
@@ -171,9 +166,9 @@ def test_what_makes_two_numbers_incomparable(change: Any, words: str | None, pla
     assert (reasons == []) if words is None else (len(reasons) == 1 and reasons[0].startswith(words))
 
 
-def test_compare_refuses_and_marks(played: Path, model: str, tmp_path: Path, capsys: Captured) -> None:
+def test_compare_refuses_and_marks(played: Path, tiny_model: str, tmp_path: Path, capsys: Captured) -> None:
     longer = tmp_path / "longer.jsonl"
-    words = ["eval", BISECT, "--panel", "test", "--expert", "--tokenizer", model, "--output", str(longer)]
+    words = ["eval", BISECT, "--panel", "test", "--expert", "--tokenizer", tiny_model, "--output", str(longer)]
     assert main(words) == 0
     files = [str(played), str(longer)]
     message = complaint(capsys, "compare", *files)

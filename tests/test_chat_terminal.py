@@ -13,7 +13,6 @@ import pytest
 from cli_tools import complaint
 from rich.console import Console
 from serve_tools import CALL, scripted
-from tiny import make_tiny_model
 
 from agent_gym.cli.main import main
 from agent_gym.rollout import read_trajectories
@@ -97,14 +96,13 @@ def test_ctrl_c_stops_the_turn_and_a_second_one_leaves() -> None:
 
 
 def test_the_command_talks_through_a_pipe(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = make_tiny_model(tmp_path / "model")
     saved = tmp_path / "chat.jsonl"
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"What is 48/2?\nAnd 7*6?\n/save {saved}\n"))
     flags = ["--engine", "transformers", "--max_turn_tokens", "6", "--temperature", "1", "--index", "4"]
     kwargs = json.dumps({"system_prompt": ""})
-    assert main(["chat", "AgentR1/GSM8K-v0", "--model", str(model), "--env_kwargs", kwargs, *flags]) == 0
+    assert main(["chat", "AgentR1/GSM8K-v0", "--model", tiny_model, "--env_kwargs", kwargs, *flags]) == 0
     shown = capsys.readouterr().out
     assert "> What is 48/2?\n" in shown and shown.count("context") == 2
     (record,) = read_trajectories(saved)

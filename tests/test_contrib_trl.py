@@ -11,7 +11,6 @@ import pytest
 
 trl = pytest.importorskip("trl")
 
-from tiny import make_tiny_model  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from transformers.utils import get_json_schema  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402
@@ -48,13 +47,12 @@ def test_tools_answers_and_rewards_are_the_environments() -> None:
         env.calculator(expression="1+1")
 
 
-def test_trl_trains_on_it(tmp_path: Path) -> None:
-    path = make_tiny_model(tmp_path / "model")
-    tokenizer = AutoTokenizer.from_pretrained(path)
+def test_trl_trains_on_it(tiny_model: str, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     # TRL wants a template that renders and recognises calls, which the tiny model's does not.
     tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja").read_text()
     trainer = GRPOTrainer(
-        AutoModelForCausalLM.from_pretrained(path),
+        AutoModelForCausalLM.from_pretrained(tiny_model),
         processing_class=tokenizer,
         args=GRPOConfig(
             str(tmp_path / "out"),

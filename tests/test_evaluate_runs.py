@@ -36,10 +36,10 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def played(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The expert and a random policy, twice at each of eight tasks."""
     # Where the tokenizer is, so that no command has to train one.
-    TOKENS[:] = ["--tokenizer", str(make_tiny_model(tmp_path_factory.mktemp("model")))]
+    TOKENS[:] = ["--tokenizer", tiny_model]
     path = tmp_path_factory.mktemp("run") / "run.jsonl"
     arguments = ["eval", GSM8K, "--policy", "expert", "random", "--episodes", "8", "--samples", "2"]
     assert main([*arguments, *TOKENS, "--output", str(path)]) == 0

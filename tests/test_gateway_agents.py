@@ -6,20 +6,18 @@ import asyncio
 import math
 import os
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gateway_tools import play_agent, run
 from process_tools import until
-from rollout_tools import scripted
-from tiny import make_tiny_tokenizer
+from rollout_tools import roll, scripted
 
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
 from agent_gym.gateway import agent_env, place_of, thing_at
-from agent_gym.rollout import Budget, Runner
+from agent_gym.rollout import Budget
 
 pytest.importorskip("openai")
 
@@ -51,11 +49,6 @@ while True:
     words += " a" * int(sys.argv[2])
 """
 )
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return make_tiny_tokenizer()
 
 
 async def polite(client: Any, task: Any) -> str:
@@ -208,12 +201,10 @@ def test_mistakes_are_found_before_an_episode(tokenizer: Any) -> None:
     ):
         with pytest.raises(ConfigError):
             env_id, kwargs = agent_env(**wrong)
-            with closing(Runner(scripted(tokenizer), tokenizer)) as runner:
-                runner.run(make_specs(env_id, kwargs, split="train"))
+            roll(tokenizer, make_specs(env_id, kwargs, split="train"))
     with pytest.raises(ConfigError, match="append"):
         env_id, kwargs = agent_env(_twice, [{}], long_words)
-        with closing(Runner(scripted(tokenizer, lambda e: "x"), tokenizer, context="window:1")) as runner:
-            runner.run(make_specs(env_id, kwargs, split="train"))
+        roll(tokenizer, make_specs(env_id, kwargs, split="train"), lambda e: "x", context="window:1")
 
 
 async def _twice(client: Any, task: Any) -> str:

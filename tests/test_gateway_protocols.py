@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 from gateway_tools import run
-from tiny import make_tiny_tokenizer
 
 openai = pytest.importorskip("openai")
 
@@ -17,11 +16,6 @@ TOOLS = [{"type": "function", "function": {"name": "add", "description": "adds",
 FLAT = [{"type": "function", "name": "add", "description": "adds", "parameters": SCHEMA}, {"type": "web_search"}]
 CALL = 'Let me see.\n<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": "x"}}\n</tool_call>'
 THOUGHT = "<think>easy</think>It is 2."
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return make_tiny_tokenizer()
 
 
 def authors(row: Any) -> list[str]:

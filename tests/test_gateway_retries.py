@@ -11,18 +11,12 @@ import pytest
 from gateway_tools import RETRY, play_agent, run
 from process_tools import until
 from rollout_tools import scripted
-from tiny import make_tiny_tokenizer
 
 from agent_gym.gateway.server import shared_gateway
 from agent_gym.rollout import Budget
 
 pytest.importorskip("openai")
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return make_tiny_tokenizer()
 
 
 def test_a_stream_that_is_cut_in_the_middle_and_asked_for_again_is_the_same_answer(tokenizer: Any) -> None:

@@ -28,11 +28,6 @@ from agent_gym.gateway import agent_env  # noqa: E402
 from agent_gym.rollout import from_record, read_trajectories  # noqa: E402
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(make_tiny_model(tmp_path_factory.mktemp("model")))
-
-
 def gateway(talk: Callable[[str], None], *flags: str, ends: bool = False) -> int:
     """Serve a gateway, talk to its address in a thread, and end it by a signal unless it ends by itself."""
     port, over = free_port(), threading.Event()
@@ -60,7 +55,7 @@ def gateway(talk: Callable[[str], None], *flags: str, ends: bool = False) -> int
 
 
 @pytest.mark.parametrize("engine", ["transformers", pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.slow])])
-def test_a_gateway_records_an_episode_for_each_key(engine: str, model: str, tmp_path: Path) -> None:
+def test_a_gateway_records_an_episode_for_each_key(engine: str, tiny_model: str, tmp_path: Path) -> None:
     record = tmp_path / "talks.jsonl"
 
     def talk_to_it(url: str) -> None:
@@ -74,7 +69,7 @@ def test_a_gateway_records_an_episode_for_each_key(engine: str, model: str, tmp_
             client.responses.create(model="any", input="I have a name.")
 
     flags = ["--engine", engine, "--max_turn_tokens", "6", "--record", str(record)]
-    assert gateway(talk_to_it, "--model", model, *flags) == 0
+    assert gateway(talk_to_it, "--model", tiny_model, *flags) == 0
     records = list(read_trajectories(record))
     assert sorted(len(one["steps"]) for one in records) == [1, 1, 2]
     assert all(len(one["rows"]) == 1 and one["failure"] is None and one["terminated"] for one in records)
@@ -103,7 +98,7 @@ def test_a_server_of_texts_is_behind_a_gateway(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("refused", ["a request", "the record"])
 def test_a_fault_ends_one_conversation_or_all_and_never_hangs(
-    refused: str, model: str, tmp_path: Path, capsys: Any
+    refused: str, tiny_model: str, tmp_path: Path, capsys: Any
 ) -> None:
     lone = refused == "a request"
     server = Server(says("one"), (400, {"error": "too long"}) if lone else says("two"), says("three"))
@@ -120,7 +115,7 @@ def test_a_fault_ends_one_conversation_or_all_and_never_hangs(
 
     record = tmp_path / "talks.jsonl" if lone else Path("/dev/full")
     with serving(server) as endpoint:
-        flags = ["--endpoint", endpoint, "--tokenizer", model, "--record", str(record), "--max_turn_tokens", "20"]
+        flags = ["--endpoint", endpoint, "--tokenizer", tiny_model, "--record", str(record), "--max_turn_tokens", "20"]
         # What cannot be recorded ends the gateway by itself.
         code = gateway(talk_to_it, *flags, "--idle", "60" if lone else "1", ends=not lone)
     errors = capsys.readouterr().err
@@ -132,11 +127,11 @@ def test_a_fault_ends_one_conversation_or_all_and_never_hangs(
         assert (code, answers) == (1, ["one", "two"]) and "agent-gym: cannot write /dev/full" in errors
 
 
-def test_eval_plays_an_agent(model: str, tmp_path: Path, capsys: Any) -> None:
+def test_eval_plays_an_agent(tiny_model: str, tmp_path: Path, capsys: Any) -> None:
     tasks, output = tmp_path / "test.jsonl", tmp_path / "games.jsonl"
     tasks.write_text("".join(json.dumps(row) + "\n" for row in NUMBERS[:4]))
     agent = ["--agent", "agent_gym.examples.agent:guess", "--reward", "agent_gym.examples.agent:score"]
-    playing = ["--model", model, "--engine", "transformers", "--max_turn_tokens", "4", "--output", str(output)]
+    playing = ["--model", tiny_model, "--engine", "transformers", "--max_turn_tokens", "4", "--output", str(output)]
     assert main(["eval", *agent, "--tasks", str(tasks), *playing]) == 0
     assert "Agent" in capsys.readouterr().out
     result = summarize([from_record(record) for record in read_trajectories(output)])
@@ -148,10 +143,10 @@ def test_eval_plays_an_agent(model: str, tmp_path: Path, capsys: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["grpo", "ppo"])
-def test_an_agent_is_trained_from_the_command_line(model: str, tmp_path: Path, command: str) -> None:
+def test_an_agent_is_trained_from_the_command_line(tiny_model: str, tmp_path: Path, command: str) -> None:
     tasks = tmp_path / "train.jsonl"
     tasks.write_text("".join(json.dumps(row) + "\n" for row in NUMBERS))
-    arguments = f"{command} --model_name_or_path {model} --agent agent_gym.examples.agent:guess --tasks {tasks}"
+    arguments = f"{command} --model_name_or_path {tiny_model} --agent agent_gym.examples.agent:guess --tasks {tasks}"
     arguments += f" --reward agent_gym.examples.agent:score --output_dir {tmp_path / 'run'} --max_steps 2"
     arguments += " --per_device_train_batch_size 8 --max_turn_tokens 2 --use_vllm false --report_to none --use_cpu true"
     arguments += "" if command == "ppo" else " --num_generations 4"

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from process_tools import until
 from rollout_tools import scripted
-from tiny import make_tiny_tokenizer
 
 from agent_gym import make
 from agent_gym.errors import EnvFailure
@@ -21,11 +20,6 @@ from agent_gym.rollout import Budget, Episode, Runner
 
 pytest.importorskip("openai")
 WORLD = "AgentR1/GSM8K-v0"
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return make_tiny_tokenizer()
 
 
 async def player(client: Any, task: Any) -> str:

@@ -196,9 +196,7 @@ def test_a_full_disk_is_no_broken_connection(site, tmp_path):
     site.files["/train.jsonl"] = bytes(1_280_000)
     local = write_lines(tmp_path / "train.jsonl", word_problems(3000))
     for source, limit in ((f"{site.url}/train.jsonl", 100_000), (str(local), 5_000)):
-        done = small_disk(["prepare", "gsm8k", "--from", source, "--output", str(tmp_path / "out")], limit)
-        (message,) = [line for line in done.stderr.splitlines() if "agent-gym: " in line]
-        assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+        message = small_disk(["prepare", "gsm8k", "--from", source, "--output", str(tmp_path / "out")], limit)
         assert f"cannot write {tmp_path / 'out'}" in message and "File too large; make room" in message
     prepare("gsm8k", source=[str(local)], output=tmp_path / "out")
     (tmp_path / "file").write_text("")
