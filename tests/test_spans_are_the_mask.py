@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from rollout_tools import RandomWriter, scripted  # noqa: E402
+from rollout_tools import RandomWriter, roll  # noqa: E402
+from rollout_tools import play as play_with  # noqa: E402
 from test_grpo_masks import rollout, row_of  # noqa: E402
 from trainer_tools import LettersEnv, make_trainer, model_folder  # noqa: E402
 from transformers import AutoTokenizer  # noqa: E402
@@ -98,12 +100,10 @@ def tokenizer() -> Any:
 
 
 def play(tokenizer: Any, env_id: str, n: int = 6, context: str = "append", **kwargs: Any) -> list[Episode]:
-    runner = Runner(RandomWriter(), tokenizer, Budget(8, 400, max_turns=3), context=context, workers=2)
     specs = [EpisodeSpec(env_id, kwargs, seed=i, index=i, group=i, sampling_seed=i) for i in range(n)]
-    try:
+    budget = Budget(8, 400, max_turns=3)
+    with closing(Runner(RandomWriter(), tokenizer, budget, context=context, workers=2)) as runner:
         return runner.run_share(specs)
-    finally:
-        runner.close()
 
 
 def taken(episode: Episode, **kwargs: Any) -> set[tuple[int, int]]:
@@ -175,10 +175,9 @@ def test_numbers_follow_the_turns_where_an_earlier_row_goes_on() -> None:
 
 
 def test_a_turn_of_the_world_stays_context_where_the_context_is_condensed(tokenizer: Any) -> None:
-    runner = Runner(RandomWriter(0.0), tokenizer, Budget(24, 700, max_turns=9), context="summarize:500", workers=2)
     specs = [EpisodeSpec(TAKEN, {"patient": True, "last": 1}, seed=i, index=i, sampling_seed=i) for i in range(4)]
-    episodes = runner.run(specs)
-    runner.close()
+    budget = Budget(24, 700, max_turns=9)
+    episodes = play_with(RandomWriter(0.0), tokenizer, specs, budget, context="summarize:500", workers=2)
     assert any(step.kind == "summary" for episode in episodes for step in episode.steps)
     for episode in episodes:
         for k, step in enumerate(episode.steps):
@@ -212,10 +211,8 @@ def test_spans_that_cannot_be_fail_the_episode_and_name_place_and_range(tokenize
 
 
 def test_a_prompt_cannot_be_the_policys(tokenizer: Any) -> None:
-    runner = Runner(scripted(tokenizer, lambda episode: "a"), tokenizer, workers=1)
     with pytest.raises(RolloutError, match=r"Toy/Wrong-v0, opening: .*which sampled only the first 0"):
-        runner.run([EpisodeSpec(WRONG, {"what": "opening"})])
-    runner.close()
+        roll(tokenizer, [EpisodeSpec(WRONG, {"what": "opening"})], lambda episode: "a", workers=1)
 
 
 def test_the_trainer_refuses_an_episode_whose_spans_and_steps_disagree(tokenizer: Any) -> None:

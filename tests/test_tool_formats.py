@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from rollout_tools import counting, play
 from toy_envs import SlowWriter
 
 import agent_gym  # noqa: F401
 from agent_gym.chat import ChatRenderer
 from agent_gym.policies import Request
-from agent_gym.rollout import Budget, EpisodeSpec, Runner
+from agent_gym.rollout import Budget
 
 pytest.importorskip("bm25s")
 pytest.importorskip("transformers")
@@ -26,9 +27,7 @@ TEMPLATE = (
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    tokenizer = make_tiny_tokenizer()
-    tokenizer.chat_template = TEMPLATE
-    return tokenizer
+    return make_tiny_tokenizer(chat_template=TEMPLATE)
 
 
 def prompts(env_id: str, tokenizer: Any, context: str) -> list[str]:
@@ -40,9 +39,8 @@ def prompts(env_id: str, tokenizer: Any, context: str) -> list[str]:
         return env.expert_action() if episode.asked == "act" else env.history()
 
     policy = SlowWriter(act, renderer.encode_action)
-    runner = Runner(policy, tokenizer, Budget(max_turn_tokens=400, max_tokens=20_000), context=context)
-    (episode,) = runner.run([EpisodeSpec(env_id, {}, seed=0, split="train", index=0)])
-    runner.close()
+    budget = Budget(max_turn_tokens=400, max_tokens=20_000)
+    (episode,) = play(policy, tokenizer, counting(1, env_id), budget, context=context)
     assert episode.success and not episode.failure, episode
     requests: list[Request] = policy.seen
     return [tokenizer.decode(request.prompt_ids, skip_special_tokens=False) for request in requests]

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
+from rollout_tools import play  # noqa: E402
 from test_sft import sft_config  # noqa: E402
 from trainer_tools import logged, make_trainer, weights  # noqa: E402
 from vision_tools import CONTEXT, ENV, PICTURES, load_model, loaded_processor, noise, vision_folder  # noqa: E402
@@ -17,7 +18,7 @@ from vision_tools import CONTEXT, ENV, PICTURES, load_model, loaded_processor, n
 from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.policies import ScriptedPolicy  # noqa: E402
-from agent_gym.rollout import Budget, EpisodeSpec, Runner  # noqa: E402
+from agent_gym.rollout import Budget, EpisodeSpec  # noqa: E402
 from agent_gym.trainers.batch import RowImages, take, training_episode  # noqa: E402
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -113,9 +114,8 @@ def test_states_that_look_different_are_different() -> None:
     """Credit that compares steps in the same state (GiGPO) must not take two mazes with the same words for one."""
     renderer = ChatRenderer.of(loaded_processor())
     policy = ScriptedPolicy(lambda episode: ("Go up.", "Go down.")[episode.turns % 2], renderer.encode_action)
-    runner = Runner(policy, loaded_processor(), Budget(max_tokens=1000), workers=2)
-    first, again, other = runner.run([EpisodeSpec(ENV, seed=seed) for seed in (3, 3, 4)])
-    runner.close()
+    specs = [EpisodeSpec(ENV, seed=seed) for seed in (3, 3, 4)]
+    first, again, other = play(policy, loaded_processor(), specs, Budget(max_tokens=1000), workers=2)
     anchors = [training_episode(episode, i).anchors for i, episode in enumerate((first, again, other))]
     assert anchors[0] == anchors[1] and not set(anchors[0]) & set(anchors[2])
     assert len({step.observation for step in first.steps}) <= 2 < len(set(anchors[0]))
