@@ -66,8 +66,8 @@ def build(folder: Any, policy: Any = "slow", **options: Any) -> Any:
     return make_trainer(folder, policy=policy, train_dataset=data, **{**OPTIONS, **options})
 
 
-def watch(trainer: Any) -> list[list[tuple[int, int, int]]]:
-    """Keep which episodes each rollout trains on: task, member, sampling seed."""
+def run(trainer: Any, resume: Any = None) -> list[list[tuple[int, int, int]]]:
+    """Train, and return which episodes each rollout trains on: task, member, sampling seed."""
     batches: list[list[tuple[int, int, int]]] = []
     collected = trainer.scheduler.collect
 
@@ -77,13 +77,8 @@ def watch(trainer: Any) -> list[list[tuple[int, int, int]]]:
         return episodes, kept
 
     trainer.scheduler.collect = collect
-    return batches
-
-
-def run(trainer: Any, resume: Any = None) -> list[list[Any]]:
-    seen = watch(trainer)
     trainer.train(resume_from_checkpoint=resume)
-    return seen
+    return batches
 
 
 def count(batches: Any) -> Counter[Any]:
