@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from model_server import free_port
 from openai_tools import Server, says, serving
+from prepare_tools import write_lines
 from process_tools import until
 from tiny import make_tiny_model
 
@@ -128,8 +128,7 @@ def test_a_fault_ends_one_conversation_or_all_and_never_hangs(
 
 
 def test_eval_plays_an_agent(tiny_model: str, tmp_path: Path, capsys: Any) -> None:
-    tasks, output = tmp_path / "test.jsonl", tmp_path / "games.jsonl"
-    tasks.write_text("".join(json.dumps(row) + "\n" for row in NUMBERS[:4]))
+    tasks, output = write_lines(tmp_path / "test.jsonl", NUMBERS[:4]), tmp_path / "games.jsonl"
     agent = ["--agent", "agent_gym.examples.agent:guess", "--reward", "agent_gym.examples.agent:score"]
     playing = ["--model", tiny_model, "--engine", "transformers", "--max_turn_tokens", "4", "--output", str(output)]
     assert main(["eval", *agent, "--tasks", str(tasks), *playing]) == 0
@@ -144,8 +143,7 @@ def test_eval_plays_an_agent(tiny_model: str, tmp_path: Path, capsys: Any) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["grpo", "ppo"])
 def test_an_agent_is_trained_from_the_command_line(tiny_model: str, tmp_path: Path, command: str) -> None:
-    tasks = tmp_path / "train.jsonl"
-    tasks.write_text("".join(json.dumps(row) + "\n" for row in NUMBERS))
+    tasks = write_lines(tmp_path / "train.jsonl", NUMBERS)
     arguments = f"{command} --model_name_or_path {tiny_model} --agent agent_gym.examples.agent:guess --tasks {tasks}"
     arguments += f" --reward agent_gym.examples.agent:score --output_dir {tmp_path / 'run'} --max_steps 2"
     arguments += " --per_device_train_batch_size 8 --max_turn_tokens 2 --use_vllm false --report_to none --use_cpu true"

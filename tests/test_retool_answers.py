@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prepare_tools import write_lines
 from process_tools import holds_in_a_fork
 from test_retool_env import make
 
@@ -169,11 +169,6 @@ def test_a_checker_has_no_keys_a_killed_one_is_replaced_and_a_broken_one_is_no_w
 # Problems from elsewhere
 
 
-def write(path: Path, *rows: dict[str, Any]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
-
-
 @pytest.mark.parametrize(
     ("row", "problem", "gold"),
     [
@@ -201,7 +196,7 @@ def test_dapo_repeats_nothing_and_asks_for_a_box(kind: str, tmp_path: Path, monk
         for text in (DAPO_PROMPT, "Another.")
     )
     rows = [one, other, one, one, other]
-    data = write(tmp_path / "dapo.jsonl", *rows)
+    data = str(write_lines(tmp_path / "dapo.jsonl", rows))
     if kind == "dataset":
         datasets = pytest.importorskip("datasets")
         made = datasets.DatasetDict({"train": datasets.Dataset.from_list(rows)})
@@ -217,7 +212,7 @@ def test_dapo_repeats_nothing_and_asks_for_a_box(kind: str, tmp_path: Path, monk
 def test_wrong_data_is_named(tmp_path: Path) -> None:
     for row in ({"problem": "p"}, {"problem": "p", "answer": ""}, {"text": "p", "answer": "5"}):
         with pytest.raises(ConfigError, match=r"rows\.jsonl, (row 0|split train).*problem.*answer"):
-            make(data=write(tmp_path / "rows.jsonl", row))
+            make(data=str(write_lines(tmp_path / "rows.jsonl", [row])))
     for task in ("q", {"problem": None, "answer": "1"}):
         with pytest.raises(ConfigError, match="a problem is a row"):
             make().reset(options={"task": task})
@@ -227,7 +222,7 @@ def test_levels_and_kinds_are_for_embedded_problems(tmp_path: Path) -> None:
     tasks = make().tasks
     assert {split: len(rows) for split, rows in tasks.items()} == {**dict.fromkeys(tasks, 1_000), "train": 20_000}
     assert {row["level"] for row in make(level=1).tasks["train"][:50]} == {1}
-    data = write(tmp_path / "rows.jsonl", {"problem": "How many?", "answer": "5"})
+    data = str(write_lines(tmp_path / "rows.jsonl", [{"problem": "How many?", "answer": "5"}]))
     for name, value in (("level", 1), ("kinds", ("coins",))):
         with pytest.raises(ConfigError, match=f"{name} is .*only data='embedded' has it"):
             make(data=data, **{name: value})
