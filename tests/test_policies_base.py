@@ -86,14 +86,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"status": 200})
 
 
-def ask(
-    path: str,
-    headers: dict[str, str],
-    here: str = "127.0.0.1",
-    kind: str = "http",
-    root: str = "",
-    guard: Guard | None = None,
-) -> Any:
+def ask(path: str, headers: dict[str, str], guard: Guard | None = None, **more: Any) -> Any:
     """Return the status of the answer, 200 if the request was passed on; without a guard one is made."""
     sent: list[Any] = []
 
@@ -101,7 +94,7 @@ def ask(
         sent.append(message)
 
     given = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-    scope = {"type": kind, "path": path, "root_path": root, "headers": given, "server": (here, 8010)}
+    scope = {"type": "http", "path": path, "headers": given, "server": ("127.0.0.1", 8010), **more}
     asyncio.run((guard or Guard(app))(scope, None, send))  # type: ignore[arg-type]
     return sent[0].get("status", sent[0].get("code"))
 
@@ -136,25 +129,24 @@ def test_who_may_ask_what(path: str, headers: dict[str, str], status: int) -> No
 
 def test_networks_paths_below_another_and_sockets() -> None:
     # On a network the name is free, and the key is not.
-    assert ask("/v1/models", {"host": "node1:8010"}, here="10.0.0.7") == 200
-    assert ask("/collective_rpc", {"host": "node1:8010"}, here="10.0.0.7") == 401
-    assert ask("/proxy/collective_rpc", {"host": "127.0.0.1"}, root="/proxy") == 401
-    assert ask("/v1/collective_rpc", {"host": "127.0.0.1"}, root="/v1") == 401
-    assert ask("/proxy/v1/models", {"host": "127.0.0.1"}, root="/proxy") == 200
-    assert ask("/v1/realtime", {"host": "127.0.0.1", **PAGE}, kind="websocket") == 1008
-    assert ask("", {}, kind="lifespan") == 200
+    assert ask("/v1/models", {"host": "node1:8010"}, server=("10.0.0.7", 8010)) == 200
+    assert ask("/collective_rpc", {"host": "node1:8010"}, server=("10.0.0.7", 8010)) == 401
+    assert ask("/proxy/collective_rpc", {"host": "127.0.0.1"}, root_path="/proxy") == 401
+    assert ask("/v1/collective_rpc", {"host": "127.0.0.1"}, root_path="/v1") == 401
+    assert ask("/proxy/v1/models", {"host": "127.0.0.1"}, root_path="/proxy") == 200
+    assert ask("/v1/realtime", {"host": "127.0.0.1", **PAGE}, type="websocket") == 1008
+    assert ask("", {}, type="lifespan") == 200
 
 
 def test_a_server_that_was_started_again_serves_nobody_who_has_given_weights_to_the_one_before() -> None:
     guard = Guard(app)
     for path, said, status in (
-        ("/a", None, 200),
+        ("/a", "", 200),
         ("/b", "wanted", 409),
         ("/finish", "given", 200),
         ("/c", "wanted", 200),
     ):
-        headers = {"host": "127.0.0.1", **KEY} | ({} if said is None else {WEIGHTS.lower(): said})
-        assert ask(path, headers, guard=guard) == status
+        assert ask(path, {"host": "127.0.0.1", **KEY, WEIGHTS.lower(): said}, guard) == status
 
 
 def test_without_the_variable_the_key_is_in_the_home_of_the_user(
