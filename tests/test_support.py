@@ -134,6 +134,7 @@ REPORTS = {
         "The return window has expired.",
         "No refunds for shipped orders.",
         "Done, or rather it is not possible.",
+        "Unfortunately, the return window has expired. Let me know if you need more time.",
     ),
     "neither": (
         "Your order has been shipped.",

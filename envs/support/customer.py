@@ -43,7 +43,7 @@ _CONFIRM = re.compile(
     r"would you like)\b"
 )
 _MORE = re.compile(r"\b(anything|something) (else|more)\b|\bhelp (you|with)\b|\bwhat can i do\b|\bhow can i\b")
-_WAIT = re.compile(r"\b(one moment|a moment|hold on|please wait|let me|(i will|i'll) (check|look)|checking)\b")
+_WAIT = re.compile(r"\b(one moment|a moment|hold on|please wait|let me(?! know)|(i will|i'll) (check|look)|checking)\b")
 # What is said of a request. Each word is read once: in what begins further left, and else in the first of these.
 _NOT = r"((is |will )?not|never|\w+n't)( \w+)?( be| been)?"
 _ACTS = (
