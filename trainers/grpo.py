@@ -182,7 +182,8 @@ class AgentGRPOTrainer(RowTrainer):
             self.callback_handler.callbacks.insert(0, EchoTrapCallback(stop=args.echo_trap == "stop"))
         if args.probe_steps:
             self.add_callback(InputDependenceCallback(self, args.probe_steps))
-        self.estimator = args.estimator
+        self.estimator, self.credit_settings = args.estimator, args.credit
+        self._rollout_tokens = args.rollout_tokens
         self.scheduler = RolloutScheduler(self, policy)
         self.teacher = Teacher(self, hint) if args.teacher is not None else None
         self.teacher_model = self.teacher and self.teacher.model
@@ -271,7 +272,7 @@ class AgentGRPOTrainer(RowTrainer):
 
     def _weigh(self, batch: Batch, mask: torch.Tensor) -> torch.Tensor:
         by, total = self.args.loss_normalization, functools.partial(self.accelerator.reduce, reduction="sum")
-        return loss_weights(mask, batch["step_of"], batch["episode_of"], by, total, self.args.rollout_tokens)
+        return loss_weights(mask, batch["step_of"], batch["episode_of"], by, total, self._rollout_tokens)
 
     def _assign_credit(self, batch: Batch, episodes: Sequence[TrainingEpisode]) -> dict[int, TokenCredit]:
         """Add the advantages to the batch.
@@ -283,7 +284,7 @@ class AgentGRPOTrainer(RowTrainer):
         mine = [episode.number for episode in episodes]
         estimate = assign(
             self.estimator,
-            self.args.credit,
+            self.credit_settings,
             local,
             mine,
             greedy=[episode.number for episode in episodes if episode.greedy],
