@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from test_continuous import SERVER, Slow, watch  # noqa: E402
+from test_continuous import SERVER, Slow, run  # noqa: E402
 from test_grpo_masks import rollout, row_of  # noqa: E402
 from test_recipes import Moody  # noqa: E402
 from trainer_tools import ENV, LettersEnv, RandomPolicy, make_trainer  # noqa: E402
@@ -130,9 +130,7 @@ def test_greedy_episodes_are_played_ahead_with_their_groups(tmp_path: Path, way:
     options = {"advantage_estimator": "remax", "num_generations": 2, "train_dataset": data, "use_vllm": True}
     plain = make_trainer(tmp_path / "a", policy=SlowMoody(), **options)
     ahead = make_trainer(tmp_path / "b", policy=SlowMoody(), max_staleness=1, **options, **way)
-    expected, seen = watch(plain), watch(ahead)
-    plain.train()
-    ahead.train()
+    expected, seen = run(plain), run(ahead)
     assert [len(batch) for batch in seen] == [12] * 3, "four groups of two and a greedy one each"
     assert Counter(e for batch in seen for e in batch) == Counter(e for batch in expected for e in batch)
 

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("trl")
 
-from test_continuous import SERVER, Slow, watch  # noqa: E402
+from test_continuous import SERVER, Slow, run  # noqa: E402
 from trainer_tools import ENV, RandomPolicy, make_trainer  # noqa: E402
 
 from agent_gym.errors import RolloutError  # noqa: E402
@@ -32,13 +32,6 @@ def build(folder: Path, **options: Any) -> Any:
     policy = Slow() if "max_staleness" in options else RandomPolicy()
     data = task_dataset(ENV, split="train", tasks=12)
     return make_trainer(folder, policy=policy, train_dataset=data, use_vllm=True, **{**SHORT, **options})
-
-
-def run(trainer: Any, resume: Any = None) -> list[list[Any]]:
-    """Train, and return the episodes of each rollout."""
-    seen = watch(trainer)
-    trainer.train(resume_from_checkpoint=resume)
-    return seen
 
 
 @pytest.mark.parametrize("extra", [{}, {"gradient_accumulation_steps": 3, "num_iterations": 2, "max_steps": 4}])

@@ -1,6 +1,6 @@
 """What the commands share: an argument parser whose errors are one line, and that reads `--config file.yaml`.
 
-The training commands use TRL's parser (flags.py), which behaves the same way; this one does not import TRL.
+The training commands use TRL's parser (train.py), which behaves the same way; this one does not import TRL.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from agent_gym.errors import one_of
+from agent_gym.errors import ConfigError
 from agent_gym.trainers.credit import Credit, Estimate, Experience, alone, required
 
 SCALES = ("group", "batch", "none")
@@ -133,7 +133,8 @@ def grpo(
     Returns:
         (N,) exactly 0 in groups that agree, of which a group of one is a case.
     """
-    one_of("scale_rewards", scale, SCALES)
+    if scale not in SCALES:
+        raise ConfigError(f"scale_rewards is {scale!r}; allowed: {', '.join(SCALES)}")
     centred = centre(returns, groups)
     if scale == "none":
         return centred
