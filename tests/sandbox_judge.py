@@ -52,8 +52,9 @@ class World:
 
     def _listen(self, listener: socket.socket) -> None:
         while True:
-            listener.accept()
+            caller, _ = listener.accept()
             self.heard.append(str(listener.getsockname()))
+            caller.close()
 
     def fill_in(self, code: str) -> str:
         # The second form of each name is that of the shared list of hostile programs.
@@ -106,6 +107,8 @@ def judge(sandbox, world: World, name: str, code: str, patience: float) -> list[
         bad.append(done.stdout[done.stdout.index("ESCAPED") :][:200])
     if "CANARY-" in done.stdout:
         bad.append("a secret in the output")
+    if world.victim.poll() is not None:
+        bad.append("the bystander is dead")
     if world.heard:
         bad.append(f"heard from it at {world.heard}")
     if (now := world.files()) != files:
@@ -131,8 +134,6 @@ def judge(sandbox, world: World, name: str, code: str, patience: float) -> list[
         bad.append(f"processes gone: {[others[pid] for pid in others.keys() - processes().keys()]}")
     if sandbox.run(HEALTHY).stdout != "healthy 2.0\n":
         bad.append("the next program does not run well")
-    if world.victim.poll() is not None:  # last: a killed process needs a moment to end
-        bad.append("the bystander is dead")
     return bad
 
 

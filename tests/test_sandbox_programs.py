@@ -150,8 +150,9 @@ def test_the_judge_sees_what_gets_out(monkeypatch):
         "reads": "print(open('CANARY/secret').read())",
         "writes": "open('CANARY/new', 'w')",
         "empties": "import os; os.open('CANARY/packages/readable.py', 3 | os.O_TRUNC)",
-        "kills": "import os; os.kill(VICTIM, 9)",
-        "calls": "import socket, time; socket.create_connection(('127.0.0.1', PORT)); time.sleep(0.2)",
+        # A killed process needs a moment to end, and a caller one to be heard.
+        "kills": "import os\nos.kill(VICTIM, 9)\nwhile ') Z' not in open('/proc/VICTIM/stat').read(): pass",
+        "calls": "import socket; socket.create_connection(('127.0.0.1', PORT)).recv(1)",
         "claims": "print('ESCAPED')",
         "stays": "import subprocess; d = subprocess.DEVNULL; subprocess.Popen(['sleep', '20'], stdout=d, stderr=d)",
     }
