@@ -107,6 +107,22 @@ def test_each_role_has_a_row_with_its_own_secret_and_the_words_of_the_other_are_
     assert earned[1] == [{}, pytest.approx({"lead": -0.6, "play": 0.5})]
 
 
+def test_terms_that_only_the_first_role_has_count() -> None:
+    class Favoured(Duel):
+        def terms(self, role: str) -> dict[str, float]:
+            return super().terms(role) | ({"first": 2.0} if role == "left" else {})
+
+    class FavouredEnv(DuelEnv):
+        reward_weights: ClassVar[dict[str, float]] = {**DuelEnv.reward_weights, "first": 1.0}
+
+        def start(self, task: Any) -> Duel:
+            return Favoured(int(task))
+
+    env = FavouredEnv(opponent="self")
+    env.reset(seed=0)
+    assert [env.step("a")[1] for _ in range(2 * ROUNDS)][-1] == pytest.approx(0.5 * 2 + 2.0)
+
+
 def test_the_rows_of_a_role_are_the_conversation_rendered_at_once(tokenizer: Any) -> None:
     """Each row is what a chat with this role alone would be, up to its last word: no id of the other is in between."""
     for episode in roll(tokenizer, specs(6, opponent="self"), lambda episode: f"w{len(episode.steps)}"):
