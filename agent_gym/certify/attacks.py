@@ -61,22 +61,23 @@ def attacks(subject: Subject) -> Record:
     env, split, tasks = subject.env, subject.held_out, subject.some(subject.held_out, 100, 30)
     results: dict[str, tuple[float, float]] = {}
 
-    def measure(name: str, turns: Callable[[], Iterator[str]]) -> None:
-        outcomes = [outcome(subject.play(env, turns(), (split, index), seed=index)) for index in tasks]
+    def measure(name: str, turns: Callable[[int], Iterator[str]]) -> None:
+        outcomes = [outcome(subject.play(env, turns(index), (split, index), seed=index)) for index in tasks]
         reward, success = np.mean(outcomes, axis=0)
         results[name] = float(reward), float(success)
 
     for name, attack in battery(subject).items():
-        measure(name, lambda attack=attack: script_turns(env, attack))  # type: ignore[misc]
+        measure(name, lambda _, attack=attack: script_turns(env, attack))  # type: ignore[misc]
     best = max(results, key=lambda name: results[name][::-1])
     richest = max(results, key=lambda name: results[name][0])
-    measure("random", lambda: random_turns(env))
+    # Drawn anew for each task, and from other numbers than those of the world, which has the index for its seed.
+    measure("random", lambda index: random_turns(env, (index, 1)))
     if subject.script:
         script = load_script(subject.script)
-        measure("script", lambda: script_turns(env, script))
+        measure("script", lambda _: script_turns(env, script))
     problems, expert_success = [], 1.0
     if subject.has_expert:
-        measure("expert", lambda: expert_turns(env))
+        measure("expert", lambda _: expert_turns(env))
         expert_reward, expert_success = results["expert"]
         if results[richest][0] > max(ATTACK_REWARD * expert_reward, 0.0):
             problems.append(f"the attack {richest!r} earns {results[richest][0]:.3g}, the expert {expert_reward:.3g}")

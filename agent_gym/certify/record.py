@@ -190,7 +190,7 @@ def _affixes(texts: Sequence[str]) -> tuple[str, str]:
     return re.sub(r"\w+\Z", "", start), re.sub(r"\A\w+", "", end)
 
 
-def random_turns(env: TextEnv, seed: int = 0) -> Iterator[str]:
+def random_turns(env: TextEnv, seed: int | tuple[int, ...] = 0) -> Iterator[str]:
     """Yield the turns of a policy that knows the form of actions at most."""
     act, rng = getattr(env, "random_action", None), np.random.default_rng(seed)
     while True:
