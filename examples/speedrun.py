@@ -84,18 +84,43 @@ def run_seeds(
 ) -> dict[str, Any]:
     """Run a preset with several seeds, one after the other, each in a folder `seed_N`; arguments as `run_speedrun`'s.
 
+    A seed that has its results there, with the same settings, is not run again (`finished`).
+
     Returns:
         What seeds.json holds: means over seeds with intervals, and the values of each seed (`tables.over_seeds`).
         Beside it stand figure.png and figure.svg (`figure.draw`).
     """
-    folder = Path(output_dir)
-    results = [run_speedrun(preset, seed, folder / f"seed_{seed}", engine=engine) for seed in seeds]
+    folder, results = Path(output_dir), []
+    chosen = PRESETS[one_of("preset", preset, PRESETS)] if isinstance(preset, str) else preset
+    for seed in seeds:
+        place = folder / f"seed_{seed}"
+        if done := finished(chosen, place, engine):
+            print(f"seed {seed} is finished: {place / 'results.json'} (remove it to run the seed again)", flush=True)
+        results.append(done or run_speedrun(chosen, seed, place, engine=engine))
     found = tables.over_seeds(results)
     (folder / "seeds.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     picture, vectors = draw(over_runs(results), folder / "figure.png")
     print(f"\n{tables.seeds_table(found)}\n\nnumbers       {folder / 'seeds.json'}")
     print(f"figure        {picture}, {vectors.name}")
     return found
+
+
+def finished(preset: Preset, folder: Path, engine: str) -> dict[str, Any] | None:
+    """Return the results in a folder if they are of these settings, so that a series goes on where it was stopped.
+
+    Those of an environment that is not the library's never are: its code may have changed since.
+    """
+    file = folder / "results.json"
+    if not file.is_file() or not preset.env_id.startswith("AgentR1/"):
+        return None
+    found = json.loads(file.read_text(encoding="utf-8"))
+    same = found.get("settings") == settings_of(preset) and engine in ("auto", found["engine"])
+    return found if same else None
+
+
+def settings_of(preset: Preset) -> dict[str, Any]:
+    """Return a preset's settings as results.json holds them."""
+    return json.loads(json.dumps(asdict(preset), default=str))
 
 
 def own_name(controls: Controls) -> str:
@@ -335,6 +360,7 @@ class Speedrun:
             "dev": self.dev,
             **self.more,
             "seconds": {**self.seconds, "total": time.perf_counter() - self.begin},
+            "settings": settings_of(self.preset),
         }
         (self.folder / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
         print(self._table())

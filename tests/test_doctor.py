@@ -20,6 +20,7 @@ from trainer_tools import in_ranks  # noqa: E402
 
 from agent_gym import doctor  # noqa: E402
 from agent_gym.doctor import ranks, stages  # noqa: E402
+from agent_gym.errors import RolloutError  # noqa: E402
 
 
 def examined(folder: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
@@ -94,6 +95,15 @@ def test_what_fails_hangs_or_dies_is_reported_and_leaves_nothing_behind(
     assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split()[2]
     doctor.write_report(setting, results)
     assert "killed for want of memory" in (tmp_path / "report.md").read_text(), "the end of its log"
+
+
+def test_ranks_that_fail_say_why(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rank-0.failed").write_text('{"why": "an old one", "traceback": ""}')
+    setting = doctor.Setting([], str(tmp_path))
+    with pytest.raises(RolloutError, match=r"rank-[01] of 2: .*full\.safetensors"):
+        stages.in_ranks(setting, "compare", "ddp")  # there are no weights to compare with
+    log = capfd.readouterr().err
+    assert log.rindex("in compare\n") > log.rindex("ChildFailedError"), "the rank's traceback is at the end"
 
 
 def test_it_names_what_is_wrong(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from agent_gym.evaluate import wilson_interval  # noqa: E402
 from agent_gym.examples.figure import draw_figure  # noqa: E402
 from agent_gym.examples.imitation import imitate, imitation_settings  # noqa: E402
 from agent_gym.examples.presets import PRESETS, Controls, Imitation  # noqa: E402
-from agent_gym.examples.speedrun import run_seeds, run_speedrun  # noqa: E402
+from agent_gym.examples.speedrun import finished, run_seeds, run_speedrun  # noqa: E402
 from agent_gym.examples.tiny import demonstration_texts, make_tiny_model, make_tiny_tokenizer  # noqa: E402
 from agent_gym.rollout import from_record, read_trajectories  # noqa: E402
 from agent_gym.rollout.episode import episode_values  # noqa: E402
@@ -147,6 +147,12 @@ def test_a_preset_with_controls_shows_its_start_and_trains_both_from_it(
     assert start["demonstrator"]["episodes"] == 20 and start["demonstrator"]["success"]["value"] == 1.0
     assert start["headroom"]["tasks"] == 5 and start["headroom"]["attempts"] == 8
     assert start["headroom"]["pass@8"]["value"] >= start["headroom"]["pass@1"]["value"]
+    # A series that is started again takes what it has; with other settings, or another engine, it does not.
+    again = run_seeds(preset, (1, 2), tmp_path, engine="auto")
+    assert again == found and "seed 2 is finished" in capfd.readouterr().out
+    assert finished(preset, tmp_path / "seed_1", "transformers") == results
+    assert finished(preset, tmp_path / "seed_1", "vllm") is None
+    assert finished(dataclasses.replace(preset, attempts=4), tmp_path / "seed_1", "auto") is None
     # This miniature is tested on what it is trained on, and says so.
     assert start["distinct_test_tasks"] == start["test_tasks_in_training"] == 5 and start["training_tasks"] == 40
     assert "test tasks: 5, of which 5 are distinct; 5 of these are among the 40 tasks of training" in printed

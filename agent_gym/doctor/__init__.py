@@ -99,7 +99,7 @@ def write_report(setting: Setting, results: Sequence[Result]) -> None:
         blocks = {name: str(value) for name, value in result.numbers.items() if "\n" in str(value)}
         if result.status == "failed":
             log = Path(setting.folder, f"{result.stage}.log").read_text(encoding="utf-8", errors="replace")
-            blocks["the end of its log"] = "\n".join(log.splitlines()[-30:])
+            blocks["the end of its log"] = "\n".join(log.splitlines()[-60:])
         for name, block in blocks.items():
             text += ["", f"{result.stage}, {name}:", "", "```", block.rstrip(), "```"]
     Path(setting.folder, "report.md").write_text("\n".join(text) + "\n", encoding="utf-8")

@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +26,7 @@ import torch
 
 from agent_gym.doctor import Setting
 from agent_gym.env import Reply, TextEnv
+from agent_gym.errors import described
 from agent_gym.plan import ModelShape, find_shape
 
 STEPS, GROUP = 3, 4
@@ -246,11 +248,17 @@ def free_port() -> str:
 
 
 def main(words: Sequence[str]) -> None:
-    """Do as a rank what the words name, and write the result into a file."""
+    """Do as a rank what the words name, and write the result into a file, or in another why it failed."""
     setting, (what, *arguments) = Setting(**json.loads(words[0])), words[1:]
     roles: dict[str, Callable[..., Any]] = {"compare": compare, "race": race, "endless": endless}
-    found = roles[what](setting, *arguments)
-    Path(setting.folder, f"rank-{os.environ['RANK']}.json").write_text(json.dumps(found), encoding="utf-8")
+    result = Path(setting.folder, f"rank-{os.environ['RANK']}.json")
+    try:
+        found = roles[what](setting, *arguments)
+    except Exception as error:
+        failure = {"why": described(error), "traceback": traceback.format_exc()}
+        result.with_suffix(".failed").write_text(json.dumps(failure), encoding="utf-8")
+        raise
+    result.write_text(json.dumps(found), encoding="utf-8")
 
 
 if __name__ == "__main__":

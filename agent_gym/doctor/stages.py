@@ -171,7 +171,14 @@ def layout(setting: Setting, kind: str) -> dict[str, Any]:
 
 def in_ranks(setting: Setting, *words: str) -> list[dict[str, Any]]:
     """Run ranks to their end and return what each found; `RolloutError` if one of them failed."""
+    for old in Path(setting.folder).glob("rank-*.failed"):
+        old.unlink()
     done = subprocess.run(ranks.command(setting, *words), env=environment(setting.gpus))
+    # The first to fail is the cause: the others then wait for it in vain, and fail too.
+    for failed in sorted(Path(setting.folder).glob("rank-*.failed"), key=lambda one: one.stat().st_mtime)[:1]:
+        failure = json.loads(failed.read_text(encoding="utf-8"))
+        print(failure["traceback"], file=sys.stderr)  # once more: in the log the launcher's own stands behind it
+        raise RolloutError(f"{failed.stem} of {setting.ranks}: {failure['why']}")
     check(done.returncode == 0, f"the ranks ended with {done.returncode}")
     results = [Path(setting.folder, f"rank-{rank}.json") for rank in range(setting.ranks)]
     return [json.loads(result.read_text(encoding="utf-8")) for result in results]
