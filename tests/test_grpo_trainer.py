@@ -56,6 +56,20 @@ def test_old_logprobs_are_those_before_the_first_update(tmp_path: Path) -> None:
     assert clipped[0] == 0.0 and max(clipped) > 0.0
 
 
+def test_the_engines_logprobs_take_no_pass_and_no_correction(tmp_path: Path) -> None:
+    options = {"steps_per_generation": 2, "old_logprobs": "engine", "use_vllm": True, "max_steps": 2}
+    trainer, (batch,), _ = trained(tmp_path, **options, micro_batch_size=64, learning_rate=0.0)
+    assert "old_logps" not in batch and "engine_ratio" not in batch
+    assert not any(name.startswith("sampling/") for log in trainer.state.log_history for name in log)
+    # The policy of the tests claims to write each token alike: without any update ratios are not 1.
+    assert min(logged(trainer, "clip_ratio/region_mean")) > 0.1
+    # Where an engine has no logprob, as for what was given to it, the token counts with a ratio of 1.
+    batch["engine_logps"].fill_(math.nan)
+    trainer._means.pop(trainer.accelerator)
+    trainer._loss(trainer._forward(trainer.model, batch), batch)
+    assert trainer._means.pop(trainer.accelerator)["clip_ratio/region_mean"] == 0.0
+
+
 # The reference model.
 
 

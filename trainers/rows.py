@@ -207,8 +207,9 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
         With a single update per rollout the current policy is the old one, and the loss takes its own logprobs.
         """
-        needed = self._kl_in_reward or self.args.teacher is not None
-        return needed or self.args.gradient_accumulation_steps % self._uses != 0
+        several = self.args.gradient_accumulation_steps % self._uses != 0
+        needed = several and self.args.old_logprobs == "trainer"
+        return needed or self._kl_in_reward or self.args.teacher is not None
 
     @property
     def _kl_in_reward(self) -> bool:
@@ -224,7 +225,8 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
     def _add_engine_ratio(self, batch: Batch, logps: torch.Tensor) -> None:
         """Weight tokens by how much more likely the trainer finds them than the engine did (`losses.engine_ratio`)."""
-        if not (self._engine_differs and self.vllm_importance_sampling_correction):
+        corrects = self.vllm_importance_sampling_correction and self.args.old_logprobs == "trainer"
+        if not (self._engine_differs and corrects):
             return
         mask, engine, args = batch["action_mask"], batch["engine_logps"], self.args
         mode, low = args.vllm_importance_sampling_mode, args.vllm_importance_sampling_clip_min
@@ -258,6 +260,8 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         args, mask, weights = self.args, inputs["action_mask"], inputs["weights"]
         assert scores.entropy is not None
         old_logps = inputs.get("old_logps", scores.logps.detach())
+        if args.old_logprobs == "engine":  # where it has none, the ratio is 1
+            old_logps = torch.where(inputs["engine_logps"].isfinite(), inputs["engine_logps"], old_logps)
         ratio = probability_ratio(scores.logps, old_logps, inputs["step_of"], args.importance_sampling_level)
         if args.loss_type == "cispo":
             policy = cispo_loss(ratio, scores.logps, inputs["advantages"], self.epsilon_high)

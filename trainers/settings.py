@@ -169,6 +169,11 @@ class AgentSettings:
     importance_sampling_level: Literal["token", "step", "sequence"] = _loss(
         "token", "Over what the probability ratio is taken: token, step (GSPO per step) or sequence (row)."
     )
+    old_logprobs: Literal["trainer", "engine"] = _loss(
+        "trainer",
+        "Whose logprobs the probability ratio compares with: the trainer's, which take a forward pass where a rollout "
+        "has several updates, or the engine's, which take none and leave nothing to correct.",
+    )
     kl_in: Literal["loss", "reward"] = _loss(
         "loss",
         "Where beta x KL goes: loss (k3 x probability ratio; k3 alone with use_bias_correction_kl false) or reward "
