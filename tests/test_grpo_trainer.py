@@ -57,8 +57,8 @@ def test_old_logprobs_are_those_before_the_first_update(tmp_path: Path) -> None:
 
 
 def test_the_engines_logprobs_take_no_pass_and_no_correction(tmp_path: Path) -> None:
-    options = {"steps_per_generation": 2, "old_logprobs": "engine", "use_vllm": True, "max_steps": 2}
-    trainer, (batch,), _ = trained(tmp_path, **options, micro_batch_size=64, learning_rate=0.0)
+    options = {"steps_per_generation": 2, "vllm_importance_sampling_mode": "in_ratio", "max_steps": 2}
+    trainer, (batch,), _ = trained(tmp_path, **options, use_vllm=True, micro_batch_size=64, learning_rate=0.0)
     assert "old_logps" not in batch and "engine_ratio" not in batch
     assert not any(name.startswith("sampling/") for log in trainer.state.log_history for name in log)
     # The policy of the tests claims to write each token alike: without any update ratios are not 1.

@@ -127,13 +127,13 @@ def on_both(
     if trainer.beta:
         batch["ref_logps"] = logps + off_reference
     inputs = in_layout_of_trl(batch)
-    if ours.get("use_vllm"):
+    if ours.get("vllm_importance_sampling_mode") == "in_ratio":
+        batch["engine_logps"] = batch.pop("old_logps")
+    elif ours.get("use_vllm"):
         batch["engine_logps"] = logps - off
         stock.use_vllm = True  # after its engine would have been built
         ratio = off.exp().clamp(max=stock.vllm_importance_sampling_clip_max)
         inputs["importance_sampling_ratio"] = ratio[:, 1:]
-    if trainer.args.old_logprobs == "engine":
-        batch["engine_logps"] = batch.pop("old_logps")
     loss, gradients = loss_and_gradients(trainer, batch)
     expected, expected_gradients = loss_and_gradients(stock, inputs)
     assert abs(expected) > 1e-4
@@ -169,7 +169,7 @@ def test_trl_computes_the_same_loss(tmp_path: Path, options: dict[str, Any]) -> 
 
 def test_the_engines_logprobs_are_the_old_ones_of_trl(tmp_path: Path) -> None:
     options = {"epsilon_high": 0.28, "delta": 1.5, "importance_sampling_level": "sequence"}
-    on_both(tmp_path, {"old_logprobs": "engine", **options}, options)
+    on_both(tmp_path, {"use_vllm": True, "vllm_importance_sampling_mode": "in_ratio", **options}, options)
 
 
 def test_trl_computes_the_same_loss_before_the_first_update(tmp_path: Path) -> None:

@@ -208,8 +208,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         With a single update per rollout the current policy is the old one, and the loss takes its own logprobs.
         """
         several = self.args.gradient_accumulation_steps % self._uses != 0
-        needed = several and self.args.old_logprobs == "trainer"
-        return needed or self._kl_in_reward or self.args.teacher is not None
+        return (several and not self._engine_scores) or self._kl_in_reward or self.args.teacher is not None
 
     @property
     def _kl_in_reward(self) -> bool:
@@ -223,10 +222,15 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         """Whether the engine's logprobs are others than those of the loss, by its kernels or the age of its weights."""
         return self.use_vllm or self.args.max_staleness > 0
 
+    @property
+    def _engine_scores(self) -> bool:
+        """Whether the old logprobs of the probability ratio are those that the engine sampled with."""
+        corrects = self._engine_differs and self.vllm_importance_sampling_correction
+        return corrects and self.args.vllm_importance_sampling_mode == "in_ratio"
+
     def _add_engine_ratio(self, batch: Batch, logps: torch.Tensor) -> None:
         """Weight tokens by how much more likely the trainer finds them than the engine did (`losses.engine_ratio`)."""
-        corrects = self.vllm_importance_sampling_correction and self.args.old_logprobs == "trainer"
-        if not (self._engine_differs and corrects):
+        if not (self._engine_differs and self.vllm_importance_sampling_correction) or self._engine_scores:
             return
         mask, engine, args = batch["action_mask"], batch["engine_logps"], self.args
         mode, low = args.vllm_importance_sampling_mode, args.vllm_importance_sampling_clip_min
@@ -260,7 +264,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         args, mask, weights = self.args, inputs["action_mask"], inputs["weights"]
         assert scores.entropy is not None
         old_logps = inputs.get("old_logps", scores.logps.detach())
-        if args.old_logprobs == "engine":  # where it has none, the ratio is 1
+        if self._engine_scores:  # where it has none, the ratio is 1
             old_logps = torch.where(inputs["engine_logps"].isfinite(), inputs["engine_logps"], old_logps)
         ratio = probability_ratio(scores.logps, old_logps, inputs["step_of"], args.importance_sampling_level)
         if args.loss_type == "cispo":

@@ -35,8 +35,9 @@ EstimatorName = Literal[
 ]  # fmt: skip
 
 BoundedRatio = Literal[
-    "token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "geometric_truncate", "geometric_mask"
-]
+    "token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "geometric_truncate", "geometric_mask",
+    "in_ratio",
+]  # fmt: skip
 
 _TRL_LOSSES = {
     "dapo": "loss_type='clip', loss_normalization='token'",
@@ -130,7 +131,7 @@ class AgentSettings:
     vllm_importance_sampling_mode: BoundedRatio = _loss(
         "token_truncate",
         "How the ratio between trainer and engine logprobs is bounded: of each token, of the row, or the geometric "
-        "mean of the row's tokens.",
+        "mean of the row's tokens. in_ratio: by the clip of the loss, whose old logprobs are then the engine's.",
     )
     advantage_estimator: EstimatorName = _credit(
         "grpo", f"How credit is given: {', '.join(get_args(EstimatorName))}. The last three need a critic."
@@ -168,11 +169,6 @@ class AgentSettings:
     )
     importance_sampling_level: Literal["token", "step", "sequence"] = _loss(
         "token", "Over what the probability ratio is taken: token, step (GSPO per step) or sequence (row)."
-    )
-    old_logprobs: Literal["trainer", "engine"] = _loss(
-        "trainer",
-        "Whose logprobs the probability ratio compares with: the trainer's, which take a forward pass where a rollout "
-        "has several updates, or the engine's, which take none and leave nothing to correct.",
     )
     kl_in: Literal["loss", "reward"] = _loss(
         "loss",
