@@ -126,7 +126,7 @@ def of_all(episodes: int, ranks: int, steps: int, name: str) -> tuple[float, int
         step_mask=torch.ones(shape, dtype=torch.bool), token_mask=torch.ones(episodes, length, dtype=torch.bool),
         step_of=step_of, terminated=torch.ones(episodes, dtype=torch.bool), groups=torch.arange(episodes) // 8,
         anchors=torch.randint(2**50, shape, generator=generator), sources=torch.zeros(episodes, dtype=torch.long),
-        values=torch.rand(episodes, length, generator=generator), last_values=torch.zeros(episodes),
+        values=torch.rand(episodes, length, generator=generator),
     )  # fmt: skip
     received = 0
 

@@ -39,7 +39,6 @@ class Played:
     steps: tuple[Step, ...]
     group: int = 0
     terminated: bool = True
-    last_value: float = 0.0
     baseline: float = 0.0
 
     @property
@@ -72,7 +71,6 @@ def pack(episodes: list[Played], extra_steps: int = 0, extra_tokens: int = 0) ->
         terminated=torch.tensor([e.terminated for e in episodes], dtype=torch.bool),
         groups=torch.tensor([e.group for e in episodes], dtype=torch.long),
         values=values,
-        last_values=torch.tensor([e.last_value for e in episodes], dtype=torch.float64),
         anchors=anchors,
         baselines=torch.tensor([e.baseline for e in episodes], dtype=torch.float64),
         running_means={},
@@ -110,7 +108,7 @@ def batches(draw: st.DrawFn, min_episodes: int = 1) -> list[Played]:
     for lengths in sizes:
         steps = [Step(*some(2), some(length), some(length), int(random.integers(3))) for length in lengths]
         ended = bool(random.integers(2))
-        episodes.append(Played(tuple(steps), int(random.integers(3)) * 7 - 5, ended, *some(2)))
+        episodes.append(Played(tuple(steps), int(random.integers(3)) * 7 - 5, ended, *some()))
     return episodes
 
 
@@ -179,10 +177,10 @@ def process_to_go(episode: Played, gamma: float) -> list[float]:
 
 
 def explicit_gae(
-    rewards: list[float], values: list[float], last: float, gamma: float, lam: float
+    rewards: list[float], values: list[float], gamma: float, lam: float
 ) -> tuple[list[float], list[float]]:
-    """The defining sum of GAE, each advantage for itself."""
-    following = [*values[1:], last][: len(values)]
+    """The defining sum of GAE, each advantage for itself; nothing is to come behind the last moment."""
+    following = [*values[1:], 0.0][: len(values)]
     deltas = [r + gamma * after - v for r, v, after in zip(rewards, values, following, strict=True)]
     n = len(deltas)
     advantages = [sum((gamma * lam) ** (s - t) * deltas[s] for s in range(t, n)) for t in range(n)]

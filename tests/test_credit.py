@@ -70,7 +70,6 @@ def advantages(
             timeline, known = Timeline(batch, len(episodes)), dict[str, Any]()
             if ESTIMATORS[name].needs_critic:
                 known["values"] = timeline.read(value_of(batch["input_ids"]))
-                known["last_values"] = torch.tensor([0.1 * e.number for e in episodes], dtype=torch.float64)
             local, numbers = experience(episodes, timeline, **known), [e.number for e in episodes]
             # The first of each group stands for its greedy episode.
             greedy = [number for number in numbers if number % 2 == 0]
@@ -137,8 +136,6 @@ def test_a_timeline_reads_and_writes_the_same_tokens() -> None:
         ]
         assert ids[i][timeline.mask[i]].tolist() == sorted(expected)  # ids rise with step and place
         assert (ids[i][~timeline.mask[i]] == 0).all()
-        own = (batch["episode_of"] == i).nonzero().view(-1)
-        assert int(timeline.last_row[i]) == int(own[-1])
     back = timeline.write(ids.double(), CPU)
     assert torch.equal(back.long(), batch["input_ids"] * batch["action_mask"])
 

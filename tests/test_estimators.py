@@ -133,7 +133,6 @@ def test_an_estimator_needs_what_it_declares(name: str) -> None:
     estimator, credit = get_estimator(name), Credit()
     needs = {
         "values": estimator.needs_critic,
-        "last_values": estimator.needs_critic,
         "baselines": estimator.needs_baseline,
         "anchors": name == "gigpo",
         "running_means": name == "rae",

@@ -46,8 +46,7 @@ def over_steps(episode: Played, credit: Credit) -> tuple[list[float], list[float
     per_token, values = reward_of_tokens(episode), value_of_tokens(episode)
     rewards = [sum(per_token[t] for t in tokens) for tokens in acting(episode)]
     firsts = [values[tokens[0]] for tokens in acting(episode)]
-    last = 0.0 if episode.terminated else episode.last_value
-    return *explicit_gae(rewards, firsts, last, credit.step_gamma, credit.step_lam), rewards
+    return *explicit_gae(rewards, firsts, credit.step_gamma, credit.step_lam), rewards
 
 
 @settings(max_examples=500)
@@ -59,15 +58,14 @@ def test_gae_and_bilevel_gae_are_their_oracles(episodes: list[Played], credit: C
         returns: list[list[float]] = []
         for episode in episodes:
             rewards, values = reward_of_tokens(episode), value_of_tokens(episode)
-            last = 0.0 if episode.terminated else episode.last_value
             if name == "gae":
-                better, targets = explicit_gae(rewards, values, last, credit.gamma, credit.lam)
+                better, targets = explicit_gae(rewards, values, credit.gamma, credit.lam)
             else:
                 better, targets = [], []
                 for tokens, target, earned in zip(acting(episode), *over_steps(episode, credit)[1:], strict=True):
                     of_step = [rewards[t] for t in tokens]
                     of_step[-1] += target - earned
-                    inside = explicit_gae(of_step, [values[t] for t in tokens], 0.0, credit.gamma, credit.lam)
+                    inside = explicit_gae(of_step, [values[t] for t in tokens], credit.gamma, credit.lam)
                     better, targets = better + inside[0], targets + inside[1]
             advantages.append(better)
             returns.append(targets)
@@ -99,16 +97,16 @@ def test_step_gae_is_its_oracle(episodes: list[Played], credit: Credit) -> None:
 @given(st.integers(1, 4), st.integers(0, 10), st.integers(0, 2**32 - 1), DISCOUNTS, DISCOUNTS)
 def test_masked_moments_do_not_exist(n: int, t: int, seed: int, gamma: float, lam: float) -> None:
     random = np.random.default_rng(seed)
-    rewards, values, last = random.normal(size=(n, t)), random.normal(size=(n, t)), random.normal(size=n)
+    rewards, values = random.normal(size=(n, t)), random.normal(size=(n, t))
     mask = random.random((n, t)) < random.random()
     # Whatever stands outside the mask must not be read, not even multiplied by 0.
     values[~mask], rewards[~mask] = np.nan, np.inf
-    given_ = (torch.from_numpy(array) for array in (rewards, values, mask, last))
+    given_ = (torch.from_numpy(array) for array in (rewards, values, mask))
     advantages, returns = gae(*given_, gamma, lam)
     assert advantages.shape == returns.shape == (n, t)
     for row in range(n):
         here = mask[row]
-        expected = explicit_gae(rewards[row, here].tolist(), values[row, here].tolist(), last[row], gamma, lam)
+        expected = explicit_gae(rewards[row, here].tolist(), values[row, here].tolist(), gamma, lam)
         assert advantages[row, here].tolist() == pytest.approx(expected[0], abs=1e-9)
         assert returns[row, here].tolist() == pytest.approx(expected[1], abs=1e-9)
         assert not advantages[row, ~here].any() and not returns[row, ~here].any()

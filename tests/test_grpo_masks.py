@@ -84,8 +84,7 @@ def test_weights_and_rewards_lie_on_the_spans_of_the_policy_however_the_episode_
         mine = action_mask(row.spans, len(row.token_ids))
         assert sum(mine) == episode.sampled_tokens > 0
         i, n = row_of(batch, row.token_ids)
-        # The world's last word is left out, unless we stopped the episode: a critic values what would have come.
-        assert n == (len(mine) if episode.truncated else episode.steps[-1].stop)
+        assert n == episode.steps[-1].stop, "the world's last word is left out"
         assert batch["action_mask"][i, :n].tolist() == mine[:n]
         in_loss = batch["advantages"][i] * (batch["weights"][i] > 0)
         assert torch.allclose(in_loss[:n], value * torch.tensor(mine[:n]), rtol=1e-4)

@@ -78,19 +78,23 @@ def test_values_belong_to_the_state_before_each_token(tmp_path: Path) -> None:
     assert (batch["old_values"][batch["action_mask"]] != 0).all()
 
 
-def test_truncated_episodes_bootstrap_after_the_worlds_last_word(tmp_path: Path) -> None:
+def test_an_episode_that_was_stopped_is_worth_what_it_earned(tmp_path: Path) -> None:
     options: dict[str, Any] = {"critic_learning_rate": 1e-1, "gamma": 0.9, "lam": 0.0, **PATIENT}
-    _, (_, batch), _ = trained(tmp_path, ppo=True, max_steps=2, **options)
-    assert len(batch["input_ids"]) == 8 + 1
+    trainer = make_trainer(tmp_path, ppo=True, max_steps=2, **options)
+    played, batches = played_by(trainer), batches_of(trainer)
+    trainer.train()
+    episodes, batch = played[8:], batches[1]
+    assert len(episodes) == 8 and all(episode.truncated for episode in episodes)
+    by_tokens = {tuple(episode.rows[0].token_ids[: episode.steps[-1].stop]): episode for episode in episodes}
     for i in range(len(batch["input_ids"]) - 1):
         actions = batch["action_mask"][i].nonzero().view(-1).tolist()
-        first, following, last = actions[0], actions[1], actions[-1]
-        # The world's answer and the generation prompt are kept.
-        assert int(batch["attention_mask"][i].sum()) - 1 > last
-        # With lambda 0 the target of the last token is its reward plus the discounted value of what comes after.
-        tail = batch["returns"][i, last] - 0.9 * batch["final_values"][i]
-        assert batch["final_values"][i].abs() > 1e-4
-        assert -0.5 < tail < 1.5  # a reward of the toy environment
+        ids = batch["input_ids"][i, batch["attention_mask"][i].bool()].tolist()
+        assert len(ids) == actions[-1] + 1, "nothing is asked about the world's last word"
+        # With lambda 0 the target of a token is its reward and the discounted value of the next, behind the last none.
+        earned = by_tokens[tuple(ids)].steps[-1].reward
+        assert batch["returns"][i, actions[-1]].item() == pytest.approx(earned, abs=1e-5)
+        first, following = actions[0], actions[1]
+        assert batch["old_values"][i, following].abs() > 1e-4
         if batch["step_of"][i, first] == batch["step_of"][i, following]:
             expected = 0.9 * batch["old_values"][i, following]
             assert batch["returns"][i, first].item() == pytest.approx(expected.item(), abs=1e-5)

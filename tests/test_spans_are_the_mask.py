@@ -27,7 +27,6 @@ from agent_gym.evaluate import episode_values  # noqa: E402
 from agent_gym.policies.base import Generation  # noqa: E402
 from agent_gym.rollout import Budget, Episode, EpisodeSpec, Row, Runner, from_record, to_record  # noqa: E402
 from agent_gym.trainers.batch import WORLD, collate, training_episode  # noqa: E402
-from agent_gym.trainers.credit import Timeline  # noqa: E402
 from agent_gym.trainers.export_trajectories import export_trajectories  # noqa: E402
 from agent_gym.trainers.metrics import over_rows  # noqa: E402
 from agent_gym.trainers.sft import sft_dataset  # noqa: E402
@@ -220,7 +219,7 @@ def test_the_trainer_refuses_an_episode_whose_spans_and_steps_disagree(tokenizer
     row, step = episode.rows[0], episode.steps[0]
     good = list(row.spans)
     row.spans[:] = [Span(0, len(row.token_ids), "env", 0)]
-    assert (training_episode(episode, 0).rows[0].step_of == WORLD).sum() == len(row.token_ids)
+    assert training_episode(episode, 0).rows == []  # without a token of the policy nothing is trained
     n = len(row.token_ids)
     row.spans[:] = [Span(0, n, "agent", 0)]
     with pytest.raises(EnvFailure, match=f"Taken-v0, step 0.*tokens 0 to {n} .*sampled {step.start} to {step.stop}"):
@@ -282,24 +281,6 @@ def test_the_reward_of_a_turn_that_the_world_took_counts_in_the_return(tokenizer
             assert made.outcome == ([4.0, 4.0, 5.0] if turns == (0,) else [3.0, 4.0, 5.0])
             # Its state is compared with no other attempt at the task; the opening of a turn of the policy's is.
             assert (made.anchors[0] == training_episode(episode, number + 1).anchors[0]) == (turns == (1,))
-
-
-def test_a_critic_values_the_state_behind_the_worlds_last_turn(tmp_path: Path) -> None:
-    # The last turn is the world's and stands in a row of its own, in which nothing is trained.
-    kwargs = {"patient": True, "turns": (2,)}
-    trainer = make_trainer(tmp_path, env=TAKEN, env_kwargs=kwargs, max_turns=3, context="window:1", ppo=True)
-    scored: list[dict[str, Any]] = []
-    score = trainer._score_rows
-    trainer._score_rows = lambda batch: (scored.append(dict(batch)), score(batch))
-    played, trained = rollout(trainer)
-    (batch,) = scored
-    assert len(trained["weights"]) == len(batch["weights"]) - len(played)  # it is scored and not trained
-    for episode in played:
-        i, n = row_of(batch, episode.rows[-1].token_ids)
-        assert n == len(episode.rows[-1].token_ids) and not batch["action_mask"][i].any()
-        rows = (batch["episode_of"] == batch["episode_of"][i]).nonzero().view(-1)
-        assert rows.max() == i and len(rows) == len(episode.rows) == 2
-        assert Timeline(batch, len(played)).last_row[batch["episode_of"][i]] == i  # whose value the episode ends with
 
 
 def test_the_renderer_sees_the_whole_turn(tokenizer: Any) -> None:

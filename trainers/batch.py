@@ -105,7 +105,7 @@ class TrainingEpisode:
     number: int  # position in the rollout over all processes, by which they agree on an order
     group: int  # which episodes answer the same task
     terminated: bool  # whether the task itself ended
-    rows: list[TrainingRow]  # those that hold a token of the policy; also the last one, where we stopped the episode
+    rows: list[TrainingRow]  # those that hold a token of the policy
     outcome: list[float]  # (K,) reward of each step without its process terms
     process: list[float]  # (K,) process reward of each step
     # (K,) a number for the state in which each step was taken; one of its own for a step without a token of the policy.
@@ -128,14 +128,9 @@ def training_episode(episode: Episode, number: int) -> TrainingEpisode:
         EnvFailure: if its spans give the policy a token that it did not sample.
     """
     _check_spans(episode)
-    # What follows the last sampled token of a row is context for nothing, except where we stopped the episode: there a
-    # critic values what would have come.
-    kept = []
-    for i, row in enumerate(episode.rows):
-        whole = episode.truncated and episode.steps[-1].row == i
-        stop = max((span.stop for span in row.spans if whole or kind_of(span.source) == "agent"), default=0)
-        if stop:
-            kept.append(TrainingRow.of(row, stop))
+    # What follows the last sampled token of a row is context for nothing.
+    stops = [max((s.stop for s in row.spans if kind_of(s.source) == "agent"), default=0) for row in episode.rows]
+    kept = [TrainingRow.of(row, stop) for row, stop in zip(episode.rows, stops, strict=True) if stop]
     process = [step.process_reward for step in episode.steps]
     outcome = [step.reward - p for step, p in zip(episode.steps, process, strict=True)]
     # A step answers the opening or what the environment wrote after the step before it, with the images shown there.

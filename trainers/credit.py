@@ -47,7 +47,6 @@ class Experience:
     terminated: torch.Tensor  # (N,) True where the task itself ended; False where we stopped the episode
     groups: torch.Tensor  # (N,) which episodes answer the same task
     values: torch.Tensor | None = None  # (N, L) critic's value of the state before each token, None without a critic
-    last_values: torch.Tensor | None = None  # (N,) the same after the last token and the world's answer to it
     # (N, K) number of the state in which each step was taken; equal numbers are equal states (GiGPO).
     anchors: torch.Tensor | None = None
     baselines: torch.Tensor | None = None  # (N,) return of a greedy episode of the same task (ReMax), None without one
@@ -61,7 +60,7 @@ class Experience:
     gather: Callable[[Any], list[Any]] = alone
 
     def __post_init__(self) -> None:
-        for name in ("outcome", "process", "penalty", "values", "last_values", "baselines"):
+        for name in ("outcome", "process", "penalty", "values", "baselines"):
             if (given := getattr(self, name)) is not None:
                 setattr(self, name, given.double())
 
@@ -115,9 +114,7 @@ class Experience:
         """Leave a single token of each step that has any, which is all that comparisons of episodes and steps read."""
         steps = torch.arange(self.outcome.size(1)).expand(self.outcome.shape)
         penalty = self._sum_to_steps(self.penalty)
-        return replace(
-            self, penalty=penalty, token_mask=self.acting_steps, step_of=steps, values=None, last_values=None
-        )
+        return replace(self, penalty=penalty, token_mask=self.acting_steps, step_of=steps, values=None)
 
     def to_tokens(self, per_step: torch.Tensor) -> torch.Tensor:
         """Give each token the number of its step: (N, K) to (N, L), 0 in padding."""
@@ -192,11 +189,6 @@ class Timeline:
         self.step_of[episodes, place] = steps
         self._position = torch.zeros(n_episodes, width, dtype=torch.long)
         self._position[episodes, place] = rows * self._shape[1] + columns
-        self.last_row = torch.zeros(n_episodes, dtype=torch.long)  # (N,) the row in which the episode ended
-        self.last_row[episodes] = rows  # the last write wins, and tokens are sorted
-        # A row without a token of the policy is kept only where we stopped the episode in it.
-        silent = ((owner >= 0) & ~mask.any(1)).nonzero().view(-1)
-        self.last_row[owner[silent]] = silent
 
     def read(self, per_position: torch.Tensor) -> torch.Tensor:
         """(B, T) numbers of a batch to (N, L) float64 numbers of its sampled tokens, 0 in padding."""
@@ -212,7 +204,7 @@ class Timeline:
 
 
 def experience(episodes: Sequence[TrainingEpisode], timeline: Timeline, **known: torch.Tensor | None) -> Experience:
-    """Collect the N episodes of this process, and what is `known` of their tokens: penalty, values, last_values."""
+    """Collect the N episodes of this process, and what is `known` of their tokens: penalty, values."""
     width = max((len(episode.outcome) for episode in episodes), default=0)
 
     def stack(columns: Sequence[Sequence[float]], dtype: torch.dtype) -> torch.Tensor:

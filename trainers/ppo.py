@@ -77,13 +77,9 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         assert scores.values is not None
         # The value of the state a token was sampled in is that after the token before it.
         batch["old_values"] = pad(scores.values[:, :-1], (1, 0))
-        last = batch["attention_mask"].sum(1) - 1
-        batch["final_values"] = scores.values.gather(1, last[:, None])[:, 0]
 
     def _evidence(self, batch: Batch, timeline: Timeline) -> dict[str, torch.Tensor]:
-        final = batch["final_values"].detach().to("cpu", torch.float64)[timeline.last_row]
-        values = {"values": timeline.read(batch["old_values"]), "last_values": final}
-        return super()._evidence(batch, timeline) | values
+        return super()._evidence(batch, timeline) | {"values": timeline.read(batch["old_values"])}
 
     def _take_estimate(self, batch: Batch, timeline: Timeline, estimate: Estimate) -> None:
         super()._take_estimate(batch, timeline, estimate)

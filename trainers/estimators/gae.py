@@ -9,6 +9,12 @@ than expected, and the token or step in between gets the credit:
 lam trades bias for noise. With 0 the critic is believed at once; with 1 the A_t sum up to the rewards that really came,
 minus V(s_t), and the critic is nothing but a baseline.
 
+Behind the end of an episode there is nothing to come, also where a limit of turns or tokens ended it. What counts is
+success within the limits, and a policy reads its whole history, from which it knows how much is left: the limit is a
+part of the task (F. Pardo et al., "Time Limits in Reinforcement Learning", arXiv:1712.00378, section 2). With the
+critic's own value behind a limit, as for tasks that go on for ever, to run out of turns costs nothing: where failures
+end so, all values rise to that of a success, and nothing is left to be learned.
+
 Shapes: N episodes, T moments, which are the tokens (L) or the steps (K) of an episode.
 """
 
@@ -24,7 +30,6 @@ def gae(
     rewards: torch.Tensor,
     values: torch.Tensor,
     mask: torch.Tensor,
-    last_values: torch.Tensor,
     gamma: float | torch.Tensor,
     lam: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,8 +42,6 @@ def gae(
         rewards: (N, T).
         values: (N, T) V of the state before each moment.
         mask: (N, T) True where the policy acted, in any pattern.
-        last_values: (N,) V of the state after the last masked moment: 0 where the task ended, the critic's value where
-            we stopped the episode. A time limit treated as an end would teach that late states are worthless.
         gamma: discount, or one for each moment (N, T). A discount of 0 is a wall: nothing behind it counts.
         lam: lambda.
 
@@ -47,7 +50,7 @@ def gae(
     """
     discounts = torch.as_tensor(gamma, dtype=values.dtype).expand_as(values)
     advantages = torch.zeros_like(values)
-    next_value, next_advantage = last_values, torch.zeros_like(last_values)
+    next_value, next_advantage = values.new_zeros(len(values)), values.new_zeros(len(values))
     for t in reversed(range(values.size(1))):
         delta = rewards[:, t] + discounts[:, t] * next_value - values[:, t]
         advantage = delta + discounts[:, t] * lam * next_advantage
@@ -61,19 +64,13 @@ def _over_steps(experience: Experience, credit: Credit) -> tuple[torch.Tensor, t
     """(N, K) advantages and returns of the steps that sampled tokens; a step has the value of its first token."""
     values = experience.to_steps(required(experience.values, "values"))
     rewards, mask = experience.acting_rewards, experience.acting_steps
-    return gae(rewards, values, mask, _bootstrap(experience), credit.step_gamma, credit.step_lam)
-
-
-def _bootstrap(experience: Experience) -> torch.Tensor:
-    """(N,) value after the last token, 0 where the task itself ended."""
-    return torch.where(experience.terminated, 0.0, required(experience.last_values, "last_values"))
+    return gae(rewards, values, mask, credit.step_gamma, credit.step_lam)
 
 
 def estimate_gae(experience: Experience, credit: Credit) -> Estimate:
     """`gae` over the policy's own tokens, whitened over tokens."""
     values, mask = required(experience.values, "values"), experience.token_mask
-    rewards = experience.token_rewards
-    advantages, returns = gae(rewards, values, mask, _bootstrap(experience), credit.gamma, credit.lam)
+    advantages, returns = gae(experience.token_rewards, values, mask, credit.gamma, credit.lam)
     return Estimate(whitened(advantages, mask, experience, credit), returns, mask)
 
 
@@ -105,5 +102,5 @@ def bilevel_gae(experience: Experience, credit: Credit) -> Estimate:
     futures = experience.to_tokens(targets - experience.acting_rewards)
     rewards = experience.token_rewards + torch.where(ends, futures, 0.0)
     walls = torch.where(ends, 0.0, torch.full_like(values, credit.gamma))
-    advantages, returns = gae(rewards, values, mask, values.new_zeros(len(values)), walls, credit.lam)
+    advantages, returns = gae(rewards, values, mask, walls, credit.lam)
     return Estimate(whitened(advantages, mask, experience, credit), returns, mask)
