@@ -361,5 +361,5 @@ class TextEnv(gymnasium.Env[str, str]):
             return sampled, ()
         if self.inline:
             return sampled, self.renderer.inline_reply(sampled, observation)
-        # A truncated episode keeps the generation prompt: a critic asks there what the next turn is worth.
+        # A truncated episode could go on: its text ends with the generation prompt.
         return sampled, self.renderer.reply(sampled, answers, final=terminated)
