@@ -10,10 +10,10 @@ lam trades bias for noise. With 0 the critic is believed at once; with 1 the A_t
 minus V(s_t), and the critic is nothing but a baseline.
 
 Behind the end of an episode there is nothing to come, also where a limit of turns or tokens ended it. What counts is
-success within the limits, and a policy reads its whole history, from which it knows how much is left: the limit is a
-part of the task (F. Pardo et al., "Time Limits in Reinforcement Learning", arXiv:1712.00378, section 2). With the
-critic's own value behind a limit, as for tasks that go on for ever, to run out of turns costs nothing: where failures
-end so, all values rise to that of a success, and nothing is left to be learned.
+success within the limits, and a policy reads in its history how many turns are gone, so that the limit is a part of the
+task (case (i) of F. Pardo et al., "Time Limits in Reinforcement Learning", arXiv:1712.00378). With the critic's own
+value behind a limit, as for tasks that go on for ever, to run out of turns costs nothing: where failures end so, all
+values rise to that of a success, and nothing is left to be learned.
 
 Shapes: N episodes, T moments, which are the tokens (L) or the steps (K) of an episode.
 """
