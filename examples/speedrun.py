@@ -113,7 +113,10 @@ def finished(preset: Preset, folder: Path, engine: str) -> dict[str, Any] | None
     file = folder / "results.json"
     if not file.is_file() or not preset.env_id.startswith("AgentR1/"):
         return None
-    found = json.loads(file.read_text(encoding="utf-8"))
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:  # it was being written when the series was stopped
+        return None
     same = found.get("settings") == settings_of(preset) and engine in ("auto", found["engine"])
     return found if same else None
 

@@ -153,6 +153,8 @@ def test_a_preset_with_controls_shows_its_start_and_trains_both_from_it(
     assert finished(preset, tmp_path / "seed_1", "transformers") == results
     assert finished(preset, tmp_path / "seed_1", "vllm") is None
     assert finished(dataclasses.replace(preset, attempts=4), tmp_path / "seed_1", "auto") is None
+    (tmp_path / "seed_1" / "results.json").write_text(json.dumps(results)[:100])
+    assert finished(preset, tmp_path / "seed_1", "auto") is None
     # This miniature is tested on what it is trained on, and says so.
     assert start["distinct_test_tasks"] == start["test_tasks_in_training"] == 5 and start["training_tasks"] == 40
     assert "test tasks: 5, of which 5 are distinct; 5 of these are among the 40 tasks of training" in printed
