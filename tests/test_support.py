@@ -138,6 +138,7 @@ REPORTS = {
     ),
     "neither": (
         "Your order has been shipped.",
+        "Your order has already been processed and shipped.",
         "I have found your order. It has been delivered 12 days ago.",
         "Your identity has been verified.",
         "I'm sorry to hear that. Let me look up your order.",
@@ -171,6 +172,7 @@ def test_natural_words_are_taken_for_what_they_mean(meant: str, message: str) ->
     "message",
     [
         "Unfortunately, your order has been shipped already.",
+        "Unfortunately, your order has already been processed and shipped.",
         "I can only cancel pending orders, and your order has been shipped.",
         "Only orders that are pending can be cancelled. Yours is shipped.",
         "I won't be able to cancel it. It has been shipped.",

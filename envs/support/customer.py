@@ -52,6 +52,7 @@ _ACTS = (
 )
 _WORDS = {
     "nothing": r"(can ?not|can't) be (undone|reversed)|(isn't|is not) an? (problem|issue)|refund would|get back to|"
+    r"processed and (already )?(shipped|delivered|on its way)|"  # the order, not the request
     r"((can|could|may|might|must|would|(?<!going )to)( (?!not|only)\w+)? be( \w+)?|(to have|get|like|want)( \w+){1,5}) "
     rf"({_ACTS})",  # possible, or wished for
     "refused": r"can ?not|can't|could not|couldn't|unable|impossible|can no longer|too late|out of stock|refuse[ds]?|"
