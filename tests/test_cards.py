@@ -104,6 +104,15 @@ def test_a_model_is_known_by_its_weights(tiny_model: str, tmp_path: Path) -> Non
     assert describe_model(None) is None
 
 
+def test_an_adapter_with_another_scale_is_another_model(tmp_path: Path) -> None:
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"weights")
+    hashes = set()
+    for scale in (16, 32):
+        (tmp_path / "adapter_config.json").write_text(json.dumps({"lora_alpha": scale}))
+        hashes.add((describe_model(str(tmp_path)) or {})["sha256"])
+    assert len(hashes) == 2
+
+
 # Intervals.
 
 

@@ -150,8 +150,9 @@ def versions(*, imported: bool = False) -> dict[str, str]:
 def describe_model(model: str | None) -> dict[str, Any] | None:
     """Return the name of a model and, of a folder, a hash of its content.
 
-    The hash is a SHA-256 over config.json and, of each file of weights, its name, its size and 64 pieces of 64 KiB that
-    are spread over it: what was trained further has another one, and billions of weights take no minute.
+    The hash is a SHA-256 over config.json, an adapter's configuration and the weights: of each file its name, its size
+    and 64 pieces of 64 KiB that are spread over it. What was trained further has another one, and billions of weights
+    take no minute.
     """
     if model is None:
         return None
@@ -159,7 +160,8 @@ def describe_model(model: str | None) -> dict[str, Any] | None:
     if not folder.is_dir():
         return {"name": model, "sha256": None}
     digest = hashlib.sha256()
-    for file in sorted(f for f in folder.iterdir() if f.suffix in (".safetensors", ".bin") or f.name == "config.json"):
+    configs = ("config.json", "adapter_config.json")  # the second has the scale by which an adapter counts
+    for file in sorted(f for f in folder.iterdir() if f.suffix in (".safetensors", ".bin") or f.name in configs):
         size = file.stat().st_size
         digest.update(f"{file.name} {size}\n".encode())
         with file.open("rb") as stream:
