@@ -164,8 +164,12 @@ def test_what_a_hint_is_made_of() -> None:
 
 
 def test_the_initial_policy_as_a_teacher(tmp_path: Path) -> None:
-    """The copy of a whole model, and LoRA without its adapter, are what training began with: the KL begins at 0."""
-    for more in ({}, {"peft_config": lora(init_lora_weights=True, lora_dropout=0.0)}):
+    """A copy, and LoRA without an adapter that is still zero, are what training began with: the KL begins at 0."""
+    from peft import get_peft_model
+
+    new, trained_before = (lora(init_lora_weights=zero, lora_dropout=0.0) for zero in (True, False))
+    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(model_folder()), trained_before)
+    for more in ({}, {"peft_config": new}, {"model": adapted}):
         options = {"teacher": "initial", "learning_rate": 1e-2, "max_steps": 2, **more}
         trainer, _, _ = trained(tmp_path, **options)
         first, second = logged(trainer, "teacher/kl")

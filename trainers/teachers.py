@@ -81,7 +81,7 @@ class Teacher:
                     "or name a model as teacher"
                 )
             self._server = ServedScores(name, trainer._tokenizer, args.max_episode_tokens)
-        elif name == "initial" and not hasattr(trainer.model, "peft_config"):
+        elif name == "initial" and not _keeps_its_start(trainer.model):
             if is_deepspeed_zero3_enabled():
                 raise ConfigError("teacher 'initial' cannot copy weights in shares: name the policy's folder or id")
             self.model = self._prepared(copy.deepcopy(trainer.model))
@@ -200,6 +200,15 @@ class Teacher:
 
 
 _READ = ("input_ids", "attention_mask", "action_mask", "episode_of", "read_ids", "images")
+
+
+def _keeps_its_start(model: Any) -> bool:
+    """Whether the weights that training begins with stay in a model: beside its new adapter, or in TRL's copy of it."""
+    if not hasattr(model, "peft_config"):
+        return False
+    # PEFT begins one factor of each delta with zeros, unless the adapter was trained before.
+    zero = [weight for name, weight in model.named_parameters() if "lora_B" in name or "lora_embedding_A" in name]
+    return "ref" in model.peft_config or not any(weight.any() for weight in zero)
 
 
 def _check_vocabulary(name: str, teacher: Any, policy: Any) -> None:
