@@ -44,8 +44,8 @@ class BisectEnv(TextEnv):
     policy's own turn: an episode has fewer tokens, since those that open and close a message are left out.
 
     ## Action
-    The number of a commit, for example "8". To test the newest one tells nothing: it is known to be bad. With
-    `rendering="inline"` the number ends with its line.
+    The number of a commit, for example "8"; a thought before it ends with `</think>`. To test the newest one tells
+    nothing: it is known to be bad. With `rendering="inline"` the number ends with its line.
 
     ## Reward
     - `found` (weight 1): a single commit is left.
@@ -124,7 +124,7 @@ class BisectEnv(TextEnv):
         return f"{self._left} left"
 
     def respond(self, action: str) -> Reply:
-        text = action.strip()
+        text = action.rpartition("</think>")[2].strip()
         tested = int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
         if not 1 <= tested <= self._left:
             request = f"Write a number from 1 to {self._left}.{self._end}"

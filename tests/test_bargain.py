@@ -83,7 +83,7 @@ def test_what_each_action_does() -> None:
     )
     assert "4" not in game.opening("second")  # the other's value of a book
     assert "no offer" in str(game.act("accept")) and game.role == "first"
-    assert game.act("I love books.\nOffer: 1, 0, 3.") is None
+    assert game.act("<think>I need one.\nquit</think>\nI love books.\nOffer: 1, 0, 3.") is None
     assert game.news("second") == ("first", "I love books.\nThe other takes 1 0 3. You get 0 2 0, worth 6.")
     assert "3 numbers" in str(game.act("offer: 1 1")) and "3 numbers" in str(game.act("offer: 2 0 0"))
     assert game.act("**ACCEPT**") is None and game.role == "" and not game.success  # Nash gives the second 8

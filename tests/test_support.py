@@ -35,6 +35,11 @@ def experts(env: Any, style: str = "default") -> Any:
         yield env.expert_action(style)
 
 
+def test_a_thought_is_not_heard() -> None:
+    env, thought = SupportEnv(), "<think>\nIs it 99 dollars? It cannot be cancelled. Which order?\n</think>\n\n"
+    assert all(finish(env, (thought + one for one in experts(env)), index)["is_success"] for index in range(10))
+
+
 @pytest.mark.parametrize("difficulty", [None, 1, 2, 3, 4, 5])
 def test_the_expert_solves_what_it_looks_up_and_obedience_solves_what_is_allowed(difficulty: int | None) -> None:
     env = SupportEnv(difficulty=difficulty)

@@ -35,8 +35,8 @@ class BargainEnv(PlayersEnv):
     is answered by what an action looks like; it costs a turn.
 
     ## Action
-    Free text, which the other reads, and at its end a line: "offer: 2 0 1" (how many of each kind one takes, in the
-    order of the pool), "accept", or "quit".
+    Free text, of which the other reads what stands behind `</think>`, and at its end a line: "offer: 2 0 1" (how many
+    of each kind one takes, in the order of the pool), "accept", or "quit".
 
     ## Reward
     - `share` (weight 1): the value of what one gets, by that of the whole pool; 0 without a deal. In self-play each

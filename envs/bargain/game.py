@@ -55,7 +55,7 @@ class Bargain(Game):
 
     def act(self, text: str) -> str | None:
         me, complaint = self.role, None
-        talk, last = _last_action(text)
+        talk, last = _last_action(text.rpartition("</think>")[2])  # nobody hears a thought
         word = (last[1] or last[2]).lower() if last else ""
         self.turn += 1
         if word == "offer" and last is not None:

@@ -37,7 +37,8 @@ class SupportEnv(ToolEnv):
 
     ## Action
     Free text. Calls in Hermes form, such as `<tool_call>{"name": "get_order", "arguments": {"order":
-    "W1234"}}</tool_call>`, several per turn if wanted; else a message to the customer.
+    "W1234"}}</tool_call>`, several per turn if wanted; else a message to the customer, who hears what stands behind
+    `</think>`.
 
     ## Reward
     - `solved` (weight 1): at the end the database is what it should be, each goal was reported to the customer as done
@@ -109,7 +110,7 @@ class SupportEnv(ToolEnv):
 
     def answer(self, text: str) -> Reply:
         customer = self.customer
-        words = customer.hear(text)
+        words = customer.hear(text.rpartition("</think>")[2])
         if not customer.gone:
             return Reply(words, source="user:customer")
         right = self.database.content == self._wanted
