@@ -13,14 +13,15 @@ The rules; where ReTool's evaluation has one, it is that:
 - Of several blocks in one turn the last one runs, and of several fences in a block the last one (ReTool). Tool calls
   all run, in their order.
 - The fence inside of `<code>` may be missing, and it may share its first line, or its last one, with the program.
-  A fence without `<code>` is a program if it names Python and no `\boxed{}` follows: an answer may show the program
-  that it comes from.
+  A fence without `<code>` is a program if it names Python and no `\boxed{}` follows it: an answer may show the
+  program that it comes from.
 - Of blocks and tool calls in one turn, the kind that it opens first is meant: programs may print the other one.
 """
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,8 +29,8 @@ from agent_gym.tools import HermesParser, ToolCall, ToolSchema
 
 _OPEN, _CLOSE, _CALL = "<code>", "</code>", "<tool_call>"
 _PYTHON = re.compile(r"^[ \t]*```[ \t]*(?:python3?|py)[ \t]*$", re.IGNORECASE | re.MULTILINE)
-_FENCE = re.compile(r"^[ \t]*```[ \t]*\w*[ \t]*$", re.MULTILINE)
 _LAST = re.compile(r"```[ \t]*$", re.MULTILINE)  # some models close the fence on the last line of the program
+_FENCE = re.compile(rf"^[ \t]*```[ \t]*\w*[ \t]*$|{_LAST.pattern}", re.MULTILINE)
 _FIRST = re.compile(r"[ \t]*```[ \t]*(?:(?:python3?|py)\b[ \t]*|\w+[ \t]*$|)", re.IGNORECASE | re.MULTILINE)
 
 
@@ -110,11 +111,15 @@ def _program(text: str) -> str | None:
     if opened:
         block = block.partition(_CLOSE)[0].strip("\n")
     starts = [fence.end() for fence in _PYTHON.finditer(block)]
-    if not opened and (not starts or "\\boxed" in block[starts[-1] :]):
+    if not opened and not starts:
         return None
     if not starts:
         # A fence that names no language is only looked for at the beginning: further down it would be the closing one.
         first = _FIRST.match(block)
         starts = [first.end() if first else 0]
-    code = _FENCE.split(block[starts[-1] :], maxsplit=1)[0] if starts[-1] else block
-    return _LAST.split(code, maxsplit=1)[0].rstrip().strip("\n")
+    code, *after = (_FENCE if starts[-1] else _LAST).split(block[starts[-1] :], maxsplit=1)
+    code = code.rstrip().strip("\n")
+    if opened:
+        return code
+    # The program may print a box itself, and stand in a list, all of it indented.
+    return None if "\\boxed" in "".join(after) else textwrap.dedent(code)
