@@ -138,5 +138,9 @@ def test_a_reward_function_of_trls_sees_the_completion_and_the_row() -> None:
     env.reset(options={"index": 3})
     env.step(call(3))
     assert env.step("6")[1] == 2.0  # get_reward and the function
+    env = FromTRL(Doubling, {"test": ROWS}, reward_func=right, max_turns=1)
+    env.reset(options={"index": 3})
+    *_, info = env.step(call(3))  # the tool's answer is the last message
+    assert info["reward_terms"] == {"reward": 2.0} and info["is_success"], "the turns are over, and TRL pays"
     with pytest.raises(ConfigError, match="give reward_func="):
         FromTRL(type("NoReward", (), {"reset": lambda self: None}), ROWS)

@@ -110,7 +110,7 @@ class FromTRL(ToolEnv):
     """An environment that was written for TRL's `environment_factory`.
 
     An episode begins with the row's `prompt` and what `reset` returns; public methods are tools. `reward` (weight 1) is
-    paid at the end: `get_reward()` of the environment, and `reward_func` of the completion.
+    paid at the end, also where turns run out: `get_reward()` of the environment, and `reward_func` of the completion.
 
     Args:
         factory: makes the environment; what TRL takes.
@@ -153,17 +153,27 @@ class FromTRL(ToolEnv):
         return "\n\n".join(filter(None, [self._system, super().opening_system_prompt()]))
 
     def answer(self, text: str) -> Reply:
+        return Reply(terminated=True)
+
+    def respond(self, action: str) -> Reply:
+        reply = super().respond(action)
+        if reply.terminated or self.turn + 1 >= self.max_turns:  # TRL pays for a completion without an answer, too
+            reward = self._pay(("assistant", action), *(("tool", call.answer) for call in reply.tool_calls))
+            reply.terms, reply.success = {"reward": reward}, reward >= self._success_reward
+        return reply
+
+    def _pay(self, *turn: tuple[str, str]) -> float:
         reward = float(self._trl.get_reward()) if hasattr(self._trl, "get_reward") else 0.0
         if self._reward_func is not None:
             roles = {"agent": "assistant", "env": "tool"}
             before = [(roles[one.source], one.text) for one in self.transcript.segments if one.source in roles]
-            completion = [{"role": role, "content": words} for role, words in (*before, ("assistant", text))]
+            completion = [{"role": role, "content": words} for role, words in (*before, *turn)]
             columns = {name: [value] for name, value in self._row.items() if name != "prompt"}
             (paid,) = self._reward_func(
                 prompts=[self._row.get("prompt")], completions=[completion], environments=[self._trl], **columns
             )
             reward += float(paid)
-        return Reply(terms={"reward": reward}, terminated=True, success=reward >= self._success_reward)
+        return reward
 
 
 class _Method(FunctionTool):
