@@ -36,7 +36,8 @@ def test_each_test_is_answered_with_what_is_left() -> None:
     assert env.reset(options={"task": (20, 8)})[0].endswith("\n\n20 left")
     answers = {
         "12": "bad: 12 left", "0": "Write a number from 1 to 12.", "13": "Write a number from 1 to 12.",
-        "<think>\n6?\n</think>\n\n12 ": "bad: 12 left", "٣": "Write a number from 1 to 12.", "5": "good: 7 left", "1": "good: 6 left",
+        "12 ": "bad: 12 left", "٣": "Write a number from 1 to 12.", "<think>\n4?\n</think>\n\n5": "good: 7 left",
+        "1": "good: 6 left",
     }  # fmt: skip
     for action, answer in answers.items():
         observation, reward, terminated, truncated, _ = env.step(action)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from agent_gym.rollout.trajectories import scan_trajectories, to_line, to_record
 
 CARDS = ".card.json"  # the suffix of the file with the cards of an episode file (cards.py)
 MODEL = "model_sha256"  # the setting that tells two contents of one model folder apart
+_PLACE = re.compile(" at 0x[0-9a-f]+")
 _BEGINNING = to_line({"version": 1})[:-3].encode()  # of each line
 
 
@@ -74,15 +76,7 @@ class EpisodeFile:
         for record in self._records:
             if record["policy"] != policy or record["spec"]["env_id"] not in env_ids:
                 continue
-            for name in {**record["settings"], **self._settings}:
-                if name == MODEL and name not in record["settings"]:
-                    continue  # a file of 0.2, which did not write it, goes on as it did then
-                then, now = record["settings"].get(name), self._settings.get(name)
-                if then != now:
-                    raise ConfigError(
-                        f"{self.path} was played with {name} {json.dumps(then)}, now it is {json.dumps(now)}: "
-                        "resume with the same settings, or name another file"
-                    )
+            self._compare(record["settings"], self._settings)
             episode = from_record(record)
             key = _key(episode.spec)
             if key not in wanted:
@@ -92,12 +86,24 @@ class EpisodeFile:
                 )
             if key in found:
                 raise ConfigError(f"{self.path} holds {record['task_id']} twice for {policy}; it cannot be resumed")
+            self._compare(_decides(episode.spec), _decides(wanted[key]))
             # With the spec as it is here: JSON has made lists of tuples.
             episode.spec = wanted[key]
             found[key] = episode
         self.asked += len(wanted)
         self.finished += len(found)
         return list(found.values()), [spec for key, spec in wanted.items() if key not in found]
+
+    def _compare(self, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` where an episode was played under other settings than now."""
+        for name in {**then, **now}:
+            if name == MODEL and name not in then:
+                continue  # a file of 0.2, which did not write it, goes on as it did then
+            if then.get(name) != now.get(name):
+                raise ConfigError(
+                    f"{self.path} was played with {name} {json.dumps(then.get(name))}, now it is "
+                    f"{json.dumps(now.get(name))}: resume with the same settings, or name another file"
+                )
 
     def write(self, episode: Episode) -> None:
         """Append a finished episode.
@@ -156,6 +162,13 @@ class EpisodeFile:
             write_trajectories(self.path, self._records)
             with self._file:
                 self._open()
+
+
+def _decides(spec: EpisodeSpec) -> dict[str, Any]:
+    """Return what decides an episode besides its key, as JSON values; objects without their place in memory."""
+    values = {name: getattr(spec, name) for name in ("env_kwargs", "seed", "sampling_seed")}
+    found: dict[str, Any] = json.loads(_PLACE.sub("", to_line(values)))
+    return found
 
 
 def _key(spec: EpisodeSpec) -> tuple[Any, ...]:
