@@ -20,11 +20,13 @@ from agent_gym.errors import EnvFailure, one_of, shown
 # A minus sign before a blank is a dash in "Total - 5", and a sign in "x = - 5" and "the answer is - 5". Behind a letter
 # it is a hyphen, as in GPT-4.
 _NUMBER = re.compile(
-    r"""(?P<sign>(?:(?<![^=:(\[{$\\])|(?<=[=:][ ])|(?<=\bis[ ]))[-−][ ]*|(?<![a-z])[-−])? (?:\\?\$\s*)?
-    (?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+) %?
+    r"""(?P<sign>(?:(?<![^=:(\[{$\\])|(?<=[=:][ ])|(?<=\bis[ ]))[-−\u2013\u2011][ ]*|(?<![a-z])[-−\u2013\u2011])?
+    (?:\\?\$\s*)? (?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+) %?
     (?P<scales>(?:[\s-]*(?:hundred|thousand|million|billion|trillion)s?\b(?!-))*)""",
     re.VERBOSE,
 )
+# What TeX and typesetters write for that comma: {,} ,\! \, and narrow or fixed spaces.
+_SEPARATOR = re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,|[\u2009\u202f\xa0])(?=\d{3}(?!\d))")
 _SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _MAX_ANSWER_CHARS = 256
 # In TeX a backslash takes the next character along, so that \{ is no brace.
@@ -156,8 +158,9 @@ def _number(text: str) -> tuple[Fraction | int, int] | None:
     """Read the one number of a short answer, and the scale of the words behind it."""
     if len(text) > _MAX_ANSWER_CHARS:
         return None
-    found = list(_NUMBER.finditer(text.lower()))
-    if len(found) != 1:
+    text = _SEPARATOR.sub(",", text.lower())
+    found = list(_NUMBER.finditer(text))
+    if len(found) != 1 or text[found[0].end("digits") :].lstrip()[:1].isnumeric():  # 5² and 5½ are not 5
         return None
     digits = found[0]["digits"].replace(",", "")
     try:

@@ -41,6 +41,8 @@ _MAX_WORDS = 3
 # `normalize_answer` takes away punctuation and articles, which tell 1.5 from 15, C++ from C, and A, C from C.
 # So a text that is one letter, or has a digit, a sign or an article before no word, is compared as it stands.
 _LITERAL = re.compile(r"[\d+#/^=<>]|(?<![\w.])(?:an?|the)\b(?!\s+\w|[.'-]\w)|^\W*\w\W*$", re.IGNORECASE)
+_TYPED = str.maketrans("\u2010\u2011\u2012\u2013\u2014\u2212\u2018\u2019\u201c\u201d", "------''\"\"")
+"""Dashes and quotation marks of typesetters, which models write, by those of a keyboard."""
 _AROUND = "()\"'`*$"
 """What may stand around a word of such an answer: (B), "B" and **B** are B."""
 
@@ -260,8 +262,10 @@ def same_answer(stated: str, row: Question) -> float:
 def _same(stated: str, gold: str) -> float:
     if not stated.strip():
         return 0.0
+    number = number_match(stated, gold)
+    stated, gold = stated.translate(_TYPED), gold.translate(_TYPED)
     if not normalize_answer(gold) or _LITERAL.search(gold) or _LITERAL.search(stated):
-        return max(number_match(stated, gold), float(_plain_words(stated) == _plain_words(gold)))
+        return max(number, float(_plain_words(stated) == _plain_words(gold)))
     return exact_match(stated, gold)
 
 

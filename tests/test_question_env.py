@@ -88,7 +88,9 @@ def test_two_sources_then_an_answer() -> None:
         (".", ["."], ["", "()"]),
         ("", [], ["", ".", "the"]),
         ("U.S.A.", ["the USA"], [""]),
-        ("The A-Team", ["A-team", "**A-Team**"], ["team"]),
+        ("The A-Team", ["A-team", "**A-Team**", "\u201cThe A\u2011Team\u201d"], ["team"]),
+        ("1939-1945", ["1939\u20131945"], ["19391945"]),
+        ("O'Brien", ["O\u2019Brien"], ["Brien"]),
     ],
 )
 def test_what_is_the_same_answer(gold: str, right: list[str], wrong: list[str]) -> None:

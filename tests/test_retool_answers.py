@@ -86,7 +86,9 @@ NUMERALS = (
     "1.5\\times10^{3}→1500  2\\cdot 10^{-2}→1/50  10^5→100000  1e+16→10000000000000000",
     "\\boxed{5}→5  $x = 5$.→5  \\(5\\)→5  \\left(-5\\right)→-5  \\text{5 cm}→5",
     "5\\text{ m}^2→5  5 \\mathrm{~km/h}→5  18 dollars→18  \\$1,200.50→1200.5  60^{\\circ}→60",
-    "5\\%→5  500\\%→500  5 percent→5",
+    "5\\%→5  500\\%→500  5 percent→5  5\\text{ cm}²→5  \u20115→-5  1\u202f200\u202fcm→1200",
+    "AB = 5→5  x_1=5→5  x_{10}=5→5  f(2) = 5→5  \\theta = 5^\\circ→5  \\angle ABC=60^\\circ→60",
+    "5^\\circ\\text{C}→5  5°F→5",
 )
 
 
@@ -99,7 +101,8 @@ def test_numerals(case: str) -> None:
 COMPUTED = (
     r"2+3|6-1|2^3|10^{2^3}|12!|\sqrt{25}|\binom{5}{1}|\sum_{i=1}^{5} 1|7=6=5|5=5|5\cdot 1|2\times3|15\times10^2|3\div 4"
     r"|1/2/3|(2)(3)|\frac{1+2}{4}|\frac{\frac{1}{2}}{3}|12 \mod 7|12 \bmod 7|\lfloor 5.5 \rfloor|\gcd(5,10)|\max(5,1)"
-    r"|x+1=6|x=y=5|--5|\pm 5|5x|5i|5\pi|5 pi|5_8|5\text{ or }6|5 \text{ squared}|5\text{ dozens}|2\frac{3}{2}|5 6"
+    r"|x+1=6|2x=10|\sqrt{x}=5|x=y=5|--5|\pm 5|5x|5i|5\pi|5 pi|5_8|5\text{ or }6"
+    r"|5 \text{ squared}|5\text{ dozens}|2\frac{3}{2}|5 6"
     r"|12,34|1,2,3|[5]|\{5\}|1/0|\frac{0}{0}|1.2.3|1e9999|five|½|٥||-|\infty"
 )
 

@@ -49,6 +49,10 @@ def test_final_answer(text: str, answer: str | None) -> None:
         ("\u2212 5", "-5"),
         ("-\\$5", "-5"),
         ("- $ 5", "-5"),
+        *[(text, "-5") for text in ("\u20135", "\u20115", "x = \u2013 5")],  # dashes that models write for a minus
+        *[(text, "1234567") for text in ("1{,}234,\\!567", "\\$1\\,234\\,567", "1\u202f234\u202f567")],
+        ("**Answer** \u2013 18", "18"),
+        ("5 m\u00b2", "5"),
         ("x = - 5", "-5"),
         ("The answer is - 5", "-5"),
         ("Total - 5", "5"),
@@ -74,7 +78,9 @@ def test_a_word_of_scale_may_be_the_unit_that_was_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "seven", "10 - 5", "3-4", "3 or 4", "1/2", "1,2", "12,3456", "²", "7" * 257, "1e3"]
+    "text",
+    ["", "seven", "10 - 5", "3-4", "3 or 4", "1/2", "1,2", "12,3456", "²", "7" * 257, "1e3"]
+    + ["5\u00b2", "5\u00bd", "5 \u00bd", "5\u4e07"],  # squared, a half more, ten thousand times
 )
 def test_texts_without_exactly_one_number(text: str) -> None:
     assert parse_number(text) is None

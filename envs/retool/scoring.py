@@ -16,8 +16,8 @@ the gold answer has not; see `computes`.
 | `3/4`, `\frac{3}{4}`, `\frac34`, `-\dfrac{6}{8}` | `\frac{1+2}{4}`, `1/2/3`, `3 \div 4` |
 | `1\frac{1}{2}`, a mixed number: 3/2 | `2\frac{3}{2}` |
 | `1.5\times10^{3}`, `2\cdot10^5`, `10^5`, `1.5e3` | `15\times10^2`, `2\times3` |
-| `x = 5`, `\boxed{5}`, `$5$`, `(5)`, `\text{5}` | `x+1 = 5`, `[5]` |
-| `5\text{ cm}`, `5\text{ m}^2`, `5 dollars`, `\$5`, `60^\circ` | `5\text{ million}`, `5\text{ or }6`, `5x`, `5\pi` |
+| `x = 5`, `AB = 5`, `f(2) = 5`, `\boxed{5}`, `$5$`, `(5)`, `\text{5}` | `x+1 = 5`, `[5]` |
+| `5\text{ cm}`, `5\text{ m}^2`, `5 dollars`, `\$5`, `5^\circ C` | `5\text{ million}`, `5\text{ or }6`, `5x`, `5\pi` |
 
 A unit is left out, as the graders of MATH (arXiv:2103.03874) do it. So is the sign of a percentage: `5\%` is 5, and
 neither 0.05 nor what `500\%` is. A word that changes the number, such as "million", makes it no numeral.
@@ -141,9 +141,10 @@ _NUMBER = re.compile(
     re.VERBOSE,
 )
 _UNIT = re.compile(
-    r"""\s*(?: \\?% | \^\s*(?:\\circ|\{\s*\\circ\s*\}) | ° | \\degree
+    r"""\s*(?: \\?%
+        | (?:\^\s*(?:\\circ|\{\s*\\circ\s*\}) | ° | \\degree) \s*(?:[CF]|\\(?:text|mathrm)\{\s*[CF]\s*\})?
         | (?: \\(?:text|textrm|mathrm|mbox)\s*\{(?P<quoted>[a-zA-Z\s/.-]+)\} | \s(?P<plain>[a-zA-Z]{2}[a-zA-Z\s/]*) )
-          (?: \s*\^\s*(?:[23]|\{[23]\}) )?
+          (?: \s*\^\s*(?:[23]|\{[23]\}) | [²³] )?
     )""",
     re.VERBOSE,
 )
@@ -152,17 +153,19 @@ _NO_UNITS = frozenset(
     "cubed factorial pi mod modulo or and to times plus minus over divided choose base sqrt log ln sin cos tan".split()
 )
 _LAYER = re.compile(
-    r"\$(.*)\$|\\\((.*)\\\)|\\\[(.*)\\\]|\{(.*)\}|\((.*)\)|[a-zA-Z]\s*=(?!.*=)(.*)"
+    r"\$(.*)\$|\\\((.*)\\\)|\\\[(.*)\\\]|\{(.*)\}|\((.*)\)"
+    r"|(?:\\angle\s*)?\\?[a-zA-Z]+(?:_\w|_\{\w+\})?(?:\(\w+\))?\s*=(?!.*=)(.*)"  # x, x_1, f(2), AB, \theta
     r"|\\(?:boxed|fbox|text|textbf|mathrm|mathbf)\s*\{(.*)\}|(.*)\.|\\displaystyle(?![a-zA-Z])(.*)",
     re.DOTALL,
 )
 _NOTHING = re.compile(r"\\!|\\left(?![a-zA-Z])|\\right(?![a-zA-Z])")
+_TYPED = str.maketrans("−\u2013\u2011\u202f\u2009\xa0", "---   ")
 _SPACE = re.compile(r"\\[,;: ]|~|\\q?quad(?![a-zA-Z])")
 
 
 def numeral(text: str) -> Fraction | None:
     """Return the number that a text is, exactly; None if it is anything else, or has a denominator of 0."""
-    text = _SPACE.sub(" ", _NOTHING.sub("", text)).replace("{,}", ",").replace("−", "-").strip()
+    text = _SPACE.sub(" ", _NOTHING.sub("", text)).replace("{,}", ",").translate(_TYPED).strip()
     while layer := _LAYER.fullmatch(text):
         text = next(inner for inner in layer.groups() if inner is not None).strip()
     match = _NUMBER.match(text)
