@@ -204,6 +204,9 @@ def test_a_refusal_with_its_reason_ends_a_goal_also_if_it_names_a_rule(message: 
         (["Done. You get 13 dollars back.", "12"], [False]),  # the first answer counts
         (["Done: 5, 12 or 95.", "It is 12."], [True]),
         (["I cannot do that."], [False]),
+        (["I took care of it.", "Yes, it did.", "12"], [True]),
+        (["I took care of it.", "No."], [False]),
+        (["I took care of it.", "Which order number?", "Yes.", "12"], []),  # that answers another question
         (["Done, or rather it is not possible."], [False]),
     ],
 )

@@ -69,6 +69,7 @@ _SAID = re.compile("|".join(rf"\b(?P<{name}>{words})\b" for name, words in _WORD
 # What outweighs the rest first, and whether it was done then: a refusal names what it refuses ("cannot be cancelled"),
 # who has done it may regret something else, who regrets may name what would be paid back, and one is sorry for trouble.
 _REPORTS = {"refused": False, "done": True, "not_done": False, "regretted": False, "pays": True, "sorry": False}
+_YES_OR_NO = re.compile(r"\W*(?:(yes|yep|yeah)|no|nope)\b")  # to "Did it work?"
 _NUMBER = re.compile(r"(?<![\w.#-])\$?(\d+(?:\.\d{1,2})?)\b(?![-\w])")
 _STATE = re.compile(rf"\b({'|'.join(STATES)}|canceled)\b")
 # States of a rule, or such that the order is not in: "only pending orders", "cannot be cancelled", "not delivered".
@@ -99,6 +100,7 @@ class Customer:
         self.gone = False
         self._reported: bool | None = None  # whether the present goal was done, once that was reported
         self._asked = False  # whether the customer asked for what a report lacked
+        self._unsure = False  # whether the customer has just asked whether it worked
 
     @property
     def goal(self) -> Mapping[str, Any]:
@@ -111,7 +113,7 @@ class Customer:
 
     def hear(self, text: str) -> str:
         """Answer a message, and go on to what comes next."""
-        text = text.lower().replace("’", "'")
+        text, unsure, self._unsure = text.lower().replace("’", "'"), self._unsure, False
         sentences = [one for one in re.split(r"(?<=[.?!])\s+|\n+", text) if one.strip()]
         asking = [one for one in sentences if _ASKS.search(one)]
         slots = [slot for slot, rule in _SLOTS.items() if any(rule.search(one) for one in asking)]
@@ -123,10 +125,13 @@ class Customer:
         statements = [one for one in sentences if "?" not in one]
         if self._reported is None:
             self._reported = _report(statements)
+        if self._reported is None and unsure and (plain := _YES_OR_NO.match(text)):
+            self._reported = bool(plain[1])
         if self._reported is None:
             if any(map(_WAIT.search, statements)):
                 return self._lose_patience("I am waiting.")
             more = any(map(_MORE.search, sentences))
+            self._unsure = not more
             return self._lose_patience(self.goal["request"] if more else self.words["lost"])
         return self._judge(" ".join(statements))
 
