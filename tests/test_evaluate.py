@@ -13,6 +13,7 @@ from rollout_tools import counting, roll
 
 from agent_gym import ConfigError
 from agent_gym.evaluate import EvalResult, episode_values, make_specs, summarize, wilson_interval
+from agent_gym.evaluate.compare import Run, compare
 from agent_gym.evaluate.statistics import (
     Measure,
     compare_means,
@@ -195,3 +196,13 @@ def test_differences_are_the_second_minus_the_first() -> None:
         assert (found.a, found.b, found.difference, found.p, found.test) == (0.4, 0.8, pytest.approx(0.4), 0.5, test)
     assert shares.low is not None and shares.high is not None and shares.low < 0.4 < shares.high
     assert compare_means(a, a).p == 1.0 and compare_means(a, a).low is None
+
+
+def test_an_em_that_is_a_part_is_no_share_of_tasks(tokenizer: Any) -> None:
+    runs = [Run(name, "Toy/Counting-v0", {}) for name in "ab"]
+    for run, em in zip(runs, (0.5, 1.0), strict=True):
+        for episode in roll(tokenizer, counting(4)):
+            episode.steps[-1].metrics = {"em": em}
+            run.add(episode)
+    found = compare(*runs).measures["env/em"]
+    assert (found.difference, found.test, found.p) == (0.5, "permutation", 2 / 2**4)

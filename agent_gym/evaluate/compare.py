@@ -110,7 +110,8 @@ def compare(a: Run, b: Run) -> Comparison:
         places = list(tasks)
         left, right = ([side[name][i] if name in side else 0.0 for i in places] for side in means)
         once = all(counts[i] == 1 for counts in attempts for i in places)
-        return (compare_shares if once and name in SHARES else compare_means)(left, right)
+        shares = once and name in SHARES and {*left, *right} <= {0.0, 1.0}  # a world's own em may be a part
+        return (compare_shares if shares else compare_means)(left, right)
 
     # A term without weight is always 0.
     named = [name for side in means for name in side if any(any(one.get(name, ())) for one in means)]
