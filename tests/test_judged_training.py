@@ -152,6 +152,7 @@ def test_commands_take_a_judge_from_a_file(tmp_path: Path, capsys: pytest.Captur
         assert main(["rescore", again]) == 0, "the new file is consistent"
         settings.write_text(f'kind = "ranking"\nendpoint = "{url}"\n')
         assert main(expert) == 2 and "needs at least two of each" in capsys.readouterr().err
+        assert main(["rescore", run, "--judge", str(settings)]) == 2 and "no task has two" in capsys.readouterr().err
     assert main(expert) == 2, "a script has no two attempts"
 
 

@@ -170,7 +170,10 @@ def test_a_group_is_ranked_in_one_request(tokenizer: Any) -> None:
     with judged_by(rule, "ranking", goal="Later letters.") as (judge, server):
         episodes = roll(tokenizer, [*group(4), *group(3, 1), *group(1, 2)], by_member("dbda"), judge=judge)
         assert len(server.seen) == 2 and "Later letters." in server.seen[0].task
-    paid = [episode.reward_terms.get("judge") for episode in episodes]
+        paid = [episode.reward_terms.get("judge") for episode in episodes]
+        judge.rate(episodes)
+    again = [(episode.reward_terms.get("judge"), episode.failure) for episode in episodes]
+    assert again == [(one, None) for one in paid], "rate does as follow"
     assert paid[:4] == pytest.approx([0.3, 0.1, 0.3, 0.0]), "equal episodes are one, and earn the same"
     assert paid[4:7] == pytest.approx([0.3, 0.1, 0.3]) and paid[7] is None, "one alone has nothing to compare"
 

@@ -190,7 +190,10 @@ class Judge:
             spec = episode.spec
             alone = () if self.kind.compares else (number,)
             groups[spec.env_id, spec.split, spec.index, spec.seed, spec.group, *alone].append(episode)
-        begun = [(group, self._begin(group)) for group in groups.values()]
+        judged = [group for group in groups.values() if len(group) > 1 or not self.kind.compares]
+        if not judged:
+            raise ConfigError("the judge compares the attempts at a task, and no task has two of them")
+        begun = [(group, self._begin(group)) for group in judged]
         for group, future in begun:
             self._deliver(group, future, lambda episode: None)
 
