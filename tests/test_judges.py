@@ -113,6 +113,9 @@ def test_a_verdict_is_found_among_words_and_belongs_to_its_attempt() -> None:
     assert asked.read(answer, 1) == [3, 10]
     with pytest.raises(ValueError, match="no verdict"):
         asked.read(answer, 0)
+    draft, verdict = (f'{{"reason": "", "{asked.mark(1)}": [{n}, 10]}}' for n in (3, 4))
+    assert asked.read(f"<think>{draft}? No.</think>{verdict}", 1) == [4, 10], "a thought is no verdict"
+    assert asked.read(verdict.replace('""', '"no </think>\n"'), 1) == [4, 10], "a reason may hold anything"
 
 
 def quoted(text: str) -> set[str]:

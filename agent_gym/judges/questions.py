@@ -144,16 +144,18 @@ class Question:
 
         Raises `ValueError` unless there is one verdict under the mark, of as many whole numbers as were asked for.
         """
-        mark, verdicts = self.mark(attempt), []
+        mark, thought = self.mark(attempt), answer.rfind("</think>")
+        verdicts, drafts = list[Any](), list[Any]()  # a thought may try a verdict that it then rejects
         start = answer.find("{")
         while start >= 0:
             try:
-                found, stop = json.JSONDecoder().raw_decode(answer, start)
+                found, stop = json.JSONDecoder(strict=False).raw_decode(answer, start)
             except (ValueError, RecursionError):
                 stop = start + 1
             else:
-                verdicts += [found[mark]] if mark in found else []
+                (verdicts if start > thought else drafts).extend([found[mark]] if mark in found else [])
             start = answer.find("{", stop)
+        verdicts = verdicts or drafts  # where a reason quotes the tag
         if not verdicts or any(other != verdicts[0] for other in verdicts):
             raise ValueError("two verdicts that differ" if verdicts else "no verdict under the mark")
         numbers = verdicts[0]
