@@ -96,6 +96,8 @@ def test_an_episode() -> None:
     [
         (answer("p3", "p4", "p5"), 1, 1, 1),
         ("<answer>\n[p3]\n p4 ,,\r\n'p5'\n</answer>", 1, 1, 1),
+        ("<answer>\n- p3\n* `p4`\n3. **p5**\n</answer>", 1, 1, 1),
+        (answer("p3", "p4", "p5."), 1, 1, 1),
         (answer("p3", "p3", "p3"), 1 / 3, 1, 1),  # a set
         (answer("p3", "p4", "p5", "p1", "p2", "p7"), 1, 1 / 2, 1),
         (answer("p3", "p99"), 1 / 3, 1 / 2, 1),  # no such paper

@@ -96,7 +96,7 @@ class Judge:
         return pages_before * self.page >= max(1, len(self.library.around(paper)))
 
     def answer(self, given: str | None) -> dict[str, float]:
-        """Score ids between commas or line breaks, in brackets or not; anything else is an id that is wrong."""
+        """Score ids between commas or line breaks, as `clean_id` reads them; anything else is an id that is wrong."""
         gold = set(self.query.papers)
         answered = [one for one in dict.fromkeys(map(clean_id, re.split(r"[,\n]", given or ""))) if one]
         right = len(gold.intersection(answered, self.shown))

@@ -17,6 +17,7 @@ from agent_gym.search.base import TokenLimit
 
 NO_CITATIONS = "No paper here is cited by it or cites it."
 ARGUMENTS = {"search": "query", "expand": "paper_id"}  # the one of each tool
+_ITEM = re.compile(r"^\s*(?:[-*\u2022]|\d+[.)])\s+")
 _LISTED = re.compile(r"^\[([^\s,\[\]]+)\]", re.MULTILINE)
 
 
@@ -102,5 +103,5 @@ def listed(text: str) -> list[str]:
 
 
 def clean_id(text: str) -> str:
-    """Return the id that a policy means: it may have copied the brackets, or spaces and quotes around it."""
-    return text.strip().strip("[]'\"").strip()
+    """Return the id that a policy means: it may have copied the brackets, quoted it, or made it an item of a list."""
+    return _ITEM.sub("", text).strip().strip("[]'\"\u201c\u201d`*. ")
