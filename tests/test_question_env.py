@@ -90,6 +90,8 @@ def test_two_sources_then_an_answer() -> None:
         ("U.S.A.", ["the USA"], [""]),
         ("The A-Team", ["A-team", "**A-Team**", "\u201cThe A\u2011Team\u201d"], ["team"]),
         ("1939-1945", ["1939\u20131945"], ["19391945"]),
+        ("(2, 3)", ["(2,3)", "2,3"], ["(3,2)", "23"]),
+        ("A,C", ["A, C"], ["AC"]),
         ("O'Brien", ["O\u2019Brien"], ["Brien"]),
     ],
 )
