@@ -199,6 +199,8 @@ def test_biases_are_measured() -> None:
     assert found.accuracy.value == 0.5 and found.spearman is None, "all scores are the same"
     with judged_by(lambda asked: [100, 60, 30, 0], "ranking") as (judge, _):
         assert (turned := calibrate(judge, labelled(6)).position_bias) and turned.value == 1.0
+        turned = calibrate(judge, [*labelled(6), *labelled(6)]).position_bias
+        assert turned and turned.value == 1.0, "equal episodes are no pair, as in pairwise"
     with judged_by(lambda asked: [min(10, len(asked.of("turn 1")[0]) // 5)]) as (judge, _):
         found = calibrate(judge, labelled(8))
     assert found.length_bias and found.length_bias.value > 0.95 and found.length_bias.low > 0.9  # type: ignore[operator]

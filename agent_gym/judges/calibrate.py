@@ -131,7 +131,7 @@ def calibrate(judge: Judge, labelled: Sequence[Labelled]) -> Calibration:
         backwards.ledger = judge.ledger
         turned = backwards.judge([[one.case for one in part] for part in parts])
         backwards.close()
-        flips = [_flips(a, b) for a, b in zip(found, turned, strict=True)]
+        flips = [_flips(part, a, b) for part, a, b in zip(parts, found, turned, strict=True)]
     asked, seen = sum(map(len, parts)), [*rated.values()]
     failures = [str(error) for error in found if not isinstance(error, Judgement)]
     return Calibration(
@@ -172,12 +172,12 @@ def _correlation(names: Sequence[str], rated: Sequence[Rated]) -> float:
     return spearman(*([getattr(one, name) for one in rated] for name in names))
 
 
-def _flips(first: Judgement | JudgeFailure, second: Judgement | JudgeFailure) -> list[bool]:
-    """Return for each pair of a group whether its order differs."""
+def _flips(part: Sequence[Labelled], first: Judgement | JudgeFailure, second: Judgement | JudgeFailure) -> list[bool]:
+    """Return for each pair of different cases of a group whether its order differs; a judge sees equal ones once."""
     if not (isinstance(first, Judgement) and isinstance(second, Judgement)):
         return []
-    pairs = combinations(zip(first.scores, second.scores, strict=True), 2)
-    return [_sign(a[0] - b[0]) != _sign(c[0] - d[0]) for (a, c), (b, d) in pairs]
+    scores = {one.case: both for one, *both in zip(part, first.scores, second.scores, strict=True)}
+    return [_sign(a[0] - b[0]) != _sign(c[0] - d[0]) for (a, c), (b, d) in combinations(scores.values(), 2)]
 
 
 def _share(parts: Sequence[Sequence[float]]) -> Measure | None:
