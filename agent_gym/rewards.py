@@ -123,7 +123,8 @@ def boxed_answer(text: str) -> str | None:
 
 
 def boxed_format(text: str) -> float:
-    r"""1.0 if the turn states exactly one `\boxed{...}` that is not empty, and nothing after it but `</answer>`."""
+    r"""1.0 if the turn states, behind `</think>`, one `\boxed{...}` that is not empty, and then only `</answer>`."""
+    text = text.rpartition("</think>")[2]
     boxes = _boxes(text)
     if len(boxes) != 1 or text.count("\\boxed") != 1:
         return 0.0
@@ -186,7 +187,11 @@ def number_match(answer: str | None, gold: str) -> float:
 
 
 def answer_format(text: str) -> float:
-    """1.0 if the turn states one `<answer>...</answer>` that is not empty, nothing after it, and none by `####`."""
+    """1.0 if the turn states one `<answer>...</answer>` that is not empty, nothing after it, and none by `####`.
+
+    A thought states nothing: it counts from `</think>` on.
+    """
+    text = text.rpartition("</think>")[2]
     tagged = _tagged(text)
     return float(len(tagged) == 1 and bool(tagged[0].strip()) and "####" not in text and text.rstrip().endswith(_CLOSE))
 

@@ -33,6 +33,7 @@ pytest.importorskip("math_verify")
         (r"\[\boxed {\sqrt{2^{10}}}\]", r"\sqrt{2^{10}}", 1),
         (r"\boxed{\left\{1, 2\right.}", r"\left\{1, 2\right.", 1),  # in TeX an escaped brace is a letter
         (r"\boxed{1}, no, \boxed{2}", "2", 0),
+        (r"<think>\boxed{1}?</think>\boxed{2}", "2", 1),  # a thought states nothing
         (r"\boxed{}", "", 0),
         (r"\boxed{1", None, 0),
         ("<answer>5</answer>", None, 0),

@@ -104,6 +104,8 @@ def test_number_match() -> None:
         ("<answer></answer>", 0.0),
         ("<answer>1</answer><answer>2</answer>", 0.0),
         ("<answer>72", 0.0),
+        ("<think>#### 7? In <answer></answer>.</think>\n<answer>72</answer>", 1.0),
+        ("<think><answer>72</answer></think> It is 72.", 0.0),
         ("", 0.0),
     ],
 )
