@@ -91,6 +91,11 @@ def _as_float(value: Any) -> float:
         return float("nan")
 
 
+def after_thought(text: str) -> str:
+    """Return what stands behind the last `</think>` of a turn: the whole turn if it has none."""
+    return text.rpartition("</think>")[2]
+
+
 def final_answer(text: str) -> str | None:
     """Return the final answer that a turn states, or None.
 
@@ -124,7 +129,7 @@ def boxed_answer(text: str) -> str | None:
 
 def boxed_format(text: str) -> float:
     r"""1.0 if the turn states, behind `</think>`, one `\boxed{...}` that is not empty, and then only `</answer>`."""
-    text = text.rpartition("</think>")[2]
+    text = after_thought(text)
     boxes = _boxes(text)
     if len(boxes) != 1 or text.count("\\boxed") != 1:
         return 0.0
@@ -191,7 +196,7 @@ def answer_format(text: str) -> float:
 
     A thought states nothing: it counts from `</think>` on.
     """
-    text = text.rpartition("</think>")[2]
+    text = after_thought(text)
     tagged = _tagged(text)
     return float(len(tagged) == 1 and bool(tagged[0].strip()) and "####" not in text and text.rstrip().endswith(_CLOSE))
 

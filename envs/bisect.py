@@ -14,6 +14,7 @@ import numpy as np
 
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, at_difficulty, one_of, whole_number
+from agent_gym.rewards import after_thought
 
 _OLDER = 0.6
 """How likely the expert in style "newest" tests a commit in comparison with the next newer one."""
@@ -124,7 +125,7 @@ class BisectEnv(TextEnv):
         return f"{self._left} left"
 
     def respond(self, action: str) -> Reply:
-        text = action.rpartition("</think>")[2].strip()
+        text = after_thought(action).strip()
         tested = int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
         if not 1 <= tested <= self._left:
             request = f"Write a number from 1 to {self._left}.{self._end}"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_gym.chat import ChatRenderer, Message
 from agent_gym.errors import ConfigError
+from agent_gym.rewards import after_thought
 from agent_gym.rollout.episode import Episode
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ class SummaryContext(Context):
         if episode.steps[-1].kind != "summary":
             return _ask(episode, renderer, budget)
         # Thoughts helped to write the summary and are no part of it; they would fill the context that it was to empty.
-        summary = episode.steps[-1].action.rpartition("</think>")[2].strip()
+        summary = after_thought(episode.steps[-1].action).strip()
         observation = episode.steps[-2].observation
         *before, question = episode.opening
         parts = [question["content"]]

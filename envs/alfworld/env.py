@@ -18,6 +18,7 @@ from agent_gym.envs.alfworld.world import COMMANDS, World
 from agent_gym.errors import ConfigError, at_difficulty, one_of, only_embedded
 from agent_gym.formats.tags import TagParser
 from agent_gym.protocols import takes_protocol
+from agent_gym.rewards import after_thought
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import HermesParser, Parser, TextTool, ToolCall, ToolResult
 
@@ -281,7 +282,7 @@ class PlainParser:
     in_templates = False
 
     def parse(self, text: str) -> list[ToolCall]:
-        command = text.rpartition("</think>")[2].strip()
+        command = after_thought(text).strip()
         return [ToolCall("env_step", {ARGUMENT: command})] if command else []
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:

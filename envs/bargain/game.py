@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from agent_gym.data import SplitRows
 from agent_gym.players import Game
+from agent_gym.rewards import after_thought
 
 KINDS = ("book", "hat", "ball", "pen")
 TOTAL = 10
@@ -55,7 +56,7 @@ class Bargain(Game):
 
     def act(self, text: str) -> str | None:
         me, complaint = self.role, None
-        talk, last = _last_action(text.rpartition("</think>")[2])  # nobody hears a thought
+        talk, last = _last_action(after_thought(text))  # nobody hears a thought
         word = (last[1] or last[2]).lower() if last else ""
         self.turn += 1
         if word == "offer" and last is not None:

@@ -12,6 +12,7 @@ from agent_gym.envs.support.customer import Customer
 from agent_gym.envs.support.database import Database, after
 from agent_gym.envs.support.embedded import DAYS, GeneratedTasks
 from agent_gym.errors import ConfigError
+from agent_gym.rewards import after_thought
 from agent_gym.tool_env import ToolEnv
 
 _LENIENCE = 0.7
@@ -110,7 +111,7 @@ class SupportEnv(ToolEnv):
 
     def answer(self, text: str) -> Reply:
         customer = self.customer
-        words = customer.hear(text.rpartition("</think>")[2])
+        words = customer.hear(after_thought(text))
         if not customer.gone:
             return Reply(words, source="user:customer")
         right = self.database.content == self._wanted
