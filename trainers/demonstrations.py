@@ -21,7 +21,7 @@ from torch.nn.functional import pad
 from agent_gym.policies import ScriptedPolicy
 from agent_gym.policies.ranks import barrier_on_error
 from agent_gym.rollout import Episode, Runner
-from agent_gym.trainers.batch import Batch, collate, training_episode
+from agent_gym.trainers.batch import WORLD, Batch, collate, training_episode
 from agent_gym.trainers.losses import loss_weights
 
 WEIGHTS = "sft_weights"
@@ -75,6 +75,8 @@ def _joined(batch: Batch, more: Batch) -> Batch:
         like = batch[name] if name in batch else more[name]
         columns = [part.get(name, like.new_zeros(len(part["input_ids"]), *like.shape[1:])) for part in parts]
         if like.ndim > 1 and like.size(1) > 1:  # a number of whole rows has one column and keeps it
-            columns = [pad(column, (0, width - column.size(1))) for column in columns]
+            # A 0 would be the first step of the episode.
+            fill = WORLD if name == "step_of" else 0
+            columns = [pad(column, (0, width - column.size(1)), value=fill) for column in columns]
         found[name] = torch.cat(columns)
     return found
