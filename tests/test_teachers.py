@@ -330,6 +330,21 @@ def test_demonstrations_are_shown_in_the_context_of_the_rollouts(tmp_path: Path)
     assert rows["window:1"] > rows["append"] > 0, "a row for each turn, and not for each episode"
 
 
+def test_what_pads_a_batch_to_its_demonstrations_is_no_token_of_a_step(tmp_path: Path) -> None:
+    """A ratio that is a mean over the tokens of a row does not depend on the width of the batch."""
+    options = {**SGD, "num_iterations": 2, "importance_sampling_level": "sequence", "sft_coef": 0.5, "max_steps": 4}
+    trainer, batches, _ = trained(tmp_path, **options)
+    assert all(torch.equal(batch["step_of"] != WORLD, batch["action_mask"]) for batch in batches)
+    assert distance(weights(trainer.model), train(tmp_path, **options, micro_batch_size=1)) < 1e-6
+
+
+def test_a_minibatch_without_a_demonstration_does_not_lower_the_mean_loss(tmp_path: Path) -> None:
+    halves = {"per_device_train_batch_size": 4, "steps_per_generation": 2, "gradient_accumulation_steps": 2}
+    options = {**SGD, "max_steps": 1, "sft_coef": 0.5, "sft_share": 0.5}
+    whole, cut = (trained(tmp_path, **options, **more)[0] for more in ({}, halves))
+    assert logged(cut, "sft/loss") == pytest.approx(logged(whole, "sft/loss"))
+
+
 @pytest.mark.parametrize("ppo", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["grpo", "ppo"])
 def test_demonstrations_add_their_gradient_and_nothing_else(tmp_path: Path, ppo: bool) -> None:
     """The step of a mixed run is that of the rollout plus `sft_coef` times that of the mean over expert's tokens."""

@@ -8,6 +8,7 @@ loss here is (B, T) without averaging: a sum can be cut into micro-batches anywh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -255,19 +256,23 @@ class RunningMeans:
         self._sums[name] = self._sums.get(name, 0) + part
 
     def largest(self, name: str, values: torch.Tensor, mask: torch.Tensor) -> None:
-        """Keep the largest of the values where the mask is True, 0 if all are below; both have the same shape."""
-        most = torch.where(mask, values.detach(), 0).max().float()
+        """Keep the largest of the values where the mask is True; both have the same shape."""
+        most = torch.where(mask, values.detach(), -math.inf).max().float()
         self._most[name] = torch.maximum(self._most.get(name, most), most)
 
     def pop(self, accelerator: Any) -> dict[str, float]:
-        """Return means and maxima over all processes, which must have given the same names, and start anew."""
+        """Return means and maxima over all processes, which must have given the same names, and start anew.
+
+        A name without a value in any of them is left out: 0 would lower its mean over other minibatches.
+        """
         if not self._sums:
             return {}
         totals = accelerator.reduce(torch.stack(list(self._sums.values())), reduction="sum").tolist()
-        found = {name: total / max(1.0, count) for name, (total, count) in zip(self._sums, totals, strict=True)}
+        found = {name: total / count for name, (total, count) in zip(self._sums, totals, strict=True) if count}
         if self._most:
             parts = accelerator.gather(torch.stack(list(self._most.values()))[None])
-            found |= dict(zip(self._most, parts.amax(0).tolist(), strict=True))
+            largest = zip(self._most, parts.amax(0).tolist(), strict=True)
+            found |= {name: most for name, most in largest if most > -math.inf}
         self._sums.clear()
         self._most.clear()
         return found
