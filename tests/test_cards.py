@@ -256,3 +256,12 @@ def test_a_training_run_has_a_card_of_its_last_evaluation_and_of_all_that_it_spe
     # Three steps, and four more from the checkpoint of the second on.
     assert both["step"] == 6 and both["spent"]["asked"] * 3 == spent["asked"] * 7
     assert both["spent"]["sampled_tokens"] > spent["sampled_tokens"] and both["spent"]["wall_seconds"] > 0
+    # The same trainer goes on, and then another one evaluates before it does.
+    again.args.max_steps = 8
+    again.train(resume_from_checkpoint=True)
+    third = make_trainer(run, eval_dataset=data, max_steps=9, **options)
+    third.evaluate()
+    assert json.loads((run / "card.json").read_text())["training"]["step"] == 8
+    third.train(resume_from_checkpoint=True)
+    all_of_it = json.loads((run / "card.json").read_text())["training"]
+    assert all_of_it["step"] == 9 and all_of_it["spent"]["asked"] * 3 == spent["asked"] * 10

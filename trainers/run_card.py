@@ -35,6 +35,7 @@ class RunCard(TrainerCallback):
         self._trainer, self._meter = trainer, Meter()
         self._path = Path(str(trainer.args.output_dir), "card.json").resolve()
         self._before: dict[str, float] = {}
+        self._begun = False
         self.spent = Counter[str]()  # episodes and tokens of training
 
     @property
@@ -42,9 +43,10 @@ class RunCard(TrainerCallback):
         return self._trainer.judge and self._trainer.judge.describe()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._meter = Meter()
-        if state.global_step and self._path.is_file():
-            self._before = json.loads(self._path.read_text(encoding="utf-8")).get("training", {}).get("spent", {})
+        # What this trainer counted in an earlier call of `train` is in the file.
+        self._before = self._written().get("spent", {}) if state.global_step or self._begun else {}
+        self._meter, self._begun = Meter(), True
+        self.spent.clear()
 
     def count(self, episodes: Sequence[Episode], trained: int) -> None:
         """Add the episodes of a rollout, of which so many are trained on."""
@@ -75,6 +77,10 @@ class RunCard(TrainerCallback):
         mine = played.values() if trainer.accelerator.is_main_process else ()
         self._write([conclude(name, some, asked=len(some), **facts)[1] for some in mine])
 
+    def _written(self) -> dict[str, Any]:
+        """Return what the file has of the training."""
+        return json.loads(self._path.read_text(encoding="utf-8")).get("training", {}) if self._path.is_file() else {}
+
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._write([])
 
@@ -83,7 +89,9 @@ class RunCard(TrainerCallback):
         spent.update(self._before)
         if self._trainer.accelerator.is_main_process:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_cards(self._path, cards, training={**provenance(self._trainer), "judge": self._judge, "spent": spent})
+            training = {**provenance(self._trainer), "judge": self._judge, "spent": spent}
+            # An evaluation before this trainer has trained leaves what an earlier run has written.
+            write_cards(self._path, cards, training=training if self._begun else self._written() or training)
 
 
 def write_imitation_card(trainer: Any, tasks: Mapping[str, Any], shown: Counter[str], meter: Meter) -> None:
