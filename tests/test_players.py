@@ -68,6 +68,9 @@ class DuelEnv(PlayersEnv):
     def start(self, task: Any) -> Duel:
         return Duel(int(task))
 
+    def expert_action(self) -> str:
+        return "AB"
+
 
 if "Toy/Duel-v0" not in gymnasium.registry:
     gymnasium.register("Toy/Duel-v0", entry_point=DuelEnv)
@@ -239,6 +242,16 @@ def test_every_kind_of_estimator_takes_the_roles_as_episodes(tmp_path: Path, est
     assert int((batch["episode_of"] >= 0).sum()) == 2 * len(episodes)
     if estimator == "grpo":  # zero-sum: in a group of games without roles there would be no spread at all
         assert trainer.state.log_history[0]["reward_std"] > 0
+
+
+def test_a_game_is_demonstrated_once_and_not_for_each_role(tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    from trainer_tools import trained
+
+    options: dict[str, Any] = {"env": "Toy/Duel-v0", "env_kwargs": {"opponent": "self"}, "max_steps": 1}
+    _, (batch,), _ = trained(tmp_path, **options, max_episode_tokens=2000, sft_coef=0.5, sft_share=0.5)
+    rows = [tuple(row) for row in batch["input_ids"][batch["sft_weights"].any(1)].tolist()]
+    assert len(rows) == len(set(rows)) == 2, "one of two tasks, with a row for each role"
 
 
 def test_training_refuses_what_has_no_meaning_for_a_role(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from torch.nn.functional import pad
 from agent_gym.policies import ScriptedPolicy
 from agent_gym.policies.ranks import barrier_on_error
 from agent_gym.rollout import Episode, Runner
+from agent_gym.rollout.roles import ROLE_GROUPS
 from agent_gym.trainers.batch import WORLD, Batch, collate, training_episode
 from agent_gym.trainers.losses import loss_weights
 
@@ -47,7 +48,8 @@ class Demonstrations:
         Raises `ConfigError` if an environment has no expert.
         """
         trainer = self._trainer
-        tasks = [episode.spec for episode in played if episode.spec.member == 0 and not episode.spec.greedy]
+        specs = [episode.spec for episode in played if episode.spec.member == 0 and not episode.spec.greedy]
+        tasks = [*{spec.group % ROLE_GROUPS: spec for spec in specs}.values()]  # each role of self-play has one
         with barrier_on_error():
             shown = self._runner.run_share(tasks[: math.ceil(trainer.args.sft_share * len(tasks))])
         kept = [training_episode(e, number) for number, e in enumerate(shown) if e.success and not e.failure]
