@@ -224,6 +224,14 @@ def test_only_its_own_settings_are_taken(tmp_path: Path) -> None:
         AgentPPOTrainer(model_folder(), ENV, optimizers=(mine, None))
 
 
+def test_the_reference_follows_the_policy_and_not_the_critic(tmp_path: Path) -> None:
+    options = {"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 1, "ref_model_mixup_alpha": 1.0}
+    trainer = make_trainer(tmp_path, ppo=True, **options)
+    trainer.train()
+    end = weights(trainer.model)
+    assert distance(weights(trainer.ref_model), {n: end[n] for n in end if not n.startswith("critic.")}) == 0.0
+
+
 def test_gradients_of_fp16_are_unscaled_once(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, ppo=True, max_steps=1)
     optimizer = trainer.accelerator.prepare(trainer.create_optimizer())

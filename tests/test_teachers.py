@@ -16,6 +16,7 @@ from openai_tools import Server, serving  # noqa: E402
 from tiny import make_tiny_model  # noqa: E402
 from trainer_tools import (  # noqa: E402
     SGD,
+    LettersEnv,
     batches_of,
     distance,
     in_ranks,
@@ -30,6 +31,7 @@ from trainer_tools import (  # noqa: E402
 )
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
+from agent_gym import TextEnv  # noqa: E402
 from agent_gym.doctor.ranks import shard  # noqa: E402
 from agent_gym.errors import ConfigError, RolloutError  # noqa: E402
 from agent_gym.policies.scores import ServedScores  # noqa: E402
@@ -223,6 +225,16 @@ def test_what_cannot_teach_is_refused_with_the_cure(tmp_path: Path) -> None:
         trainer.train()
 
 
+def test_a_plan_without_an_expert_is_refused_as_a_demonstration_is(tmp_path: Path) -> None:
+    for options in ({"teacher": "self", "teacher_hint": "{plan}"}, {"sft_coef": 1.0}):
+        with pytest.raises(ConfigError, match="NoExpert has no expert"):
+            make_trainer(tmp_path, env=NoExpert, **options).train()
+
+
+class NoExpert(LettersEnv):
+    expert_action = TextEnv.expert_action
+
+
 class Begins:
     """A context whose later rows begin otherwise than the opening."""
 
@@ -336,6 +348,11 @@ def test_what_pads_a_batch_to_its_demonstrations_is_no_token_of_a_step(tmp_path:
     trainer, batches, _ = trained(tmp_path, **options)
     assert all(torch.equal(batch["step_of"] != WORLD, batch["action_mask"]) for batch in batches)
     assert distance(weights(trainer.model), train(tmp_path, **options, micro_batch_size=1)) < 1e-6
+
+
+def test_an_expert_that_solves_nothing_is_named(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="sft_coef has nothing to imitate: the expert solved none of its 1 tasks"):
+        train(tmp_path, env="Toy/Wordy-v0", max_turns=2, max_steps=1, sft_coef=0.5, sft_share=0.5)
 
 
 def test_a_minibatch_without_a_demonstration_does_not_lower_the_mean_loss(tmp_path: Path) -> None:

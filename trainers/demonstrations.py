@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,6 +54,12 @@ class Demonstrations:
         with barrier_on_error():
             shown = self._runner.run_share(tasks[: math.ceil(trainer.args.sft_share * len(tasks))])
         kept = [training_episode(e, number) for number, e in enumerate(shown) if e.success and not e.failure]
+        if shown and not kept:
+            warnings.warn(
+                f"sft_coef has nothing to imitate: the expert solved none of its {len(shown)} tasks within "
+                "max_turn_tokens, max_turns and max_episode_tokens",
+                stacklevel=2,
+            )
         n_rows = sum(len(episode.rows) for episode in kept) + 1
         more = collate(kept, n_rows, trainer._tokenizer.pad_token_id, trainer.accelerator.device)
         total = functools.partial(trainer.accelerator.reduce, reduction="sum")

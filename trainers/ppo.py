@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 from transformers import TrainerCallback
+from trl import SyncRefModelCallback
 
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.batch import Batch
@@ -62,6 +63,8 @@ class AgentPPOTrainer(AgentGRPOTrainer):
             critic.backbone.float()
         attach(self.model, critic.to(self.accelerator.device))
         self.add_callback(_FreezePolicy(self))
+        if self.pop_callback(SyncRefModelCallback):
+            self.add_callback(_SyncPolicy(self.ref_model, self.accelerator))
 
     @property
     def warming_up(self) -> bool:
@@ -174,6 +177,14 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         with policy_only(inner):
             yield
         load_critic(inner.critic, folder)
+
+
+class _SyncPolicy(SyncRefModelCallback):  # type: ignore[misc]
+    """Moves the reference model to the policy (`sync_ref_model`), without the critic, which it does not have."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        with policy_only(self.accelerator.unwrap_model(kwargs["model"])):
+            super().on_step_end(args, state, control, **kwargs)
 
 
 class _FreezePolicy(TrainerCallback):

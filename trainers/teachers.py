@@ -39,7 +39,7 @@ from agent_gym.policies.processors import load_encoder, model_class
 from agent_gym.policies.ranks import barrier_on_error
 from agent_gym.policies.scores import ServedScores, other_vocabulary, vocabulary_hash
 from agent_gym.rollout import Episode, make_env
-from agent_gym.testing import expert_episode, policy_texts
+from agent_gym.testing import play, policy_texts
 from agent_gym.trainers.batch import WORLD, Batch, Hint, TrainingEpisode, TrainingRow, collate
 from agent_gym.trainers.credit import Estimate, Timeline
 from agent_gym.trainers.estimators.groups import returns_to_go
@@ -249,6 +249,7 @@ class TaskHint:
             gold = env.unwrapped.gold(env.unwrapped.tasks[split][index])
             text = text.replace("{gold}", gold if isinstance(gold, str) else json.dumps(gold))
         if "{plan}" in text:
-            turns = policy_texts(expert_episode(env, seed=seed, options={"split": split, "index": index}))
+            actions = iter(env.unwrapped.expert_action, None)
+            turns = policy_texts(play(env, actions, seed=seed, options={"split": split, "index": index}))
             text = text.replace("{plan}", "\n".join(turns))
         return text
