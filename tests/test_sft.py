@@ -112,6 +112,11 @@ def test_a_demonstration_that_would_be_cut_is_refused(tmp_path: Path, tiny_token
         train_sft(model, tiny_tokenizer, rows, sft_config(tmp_path, max_length=None))
 
 
+def test_packing_is_refused_and_not_ignored(tmp_path: Path, tiny_tokenizer: Any, rows: list[Row]) -> None:
+    with pytest.raises(ConfigError, match="demonstrations are not packed: leave it out. padding_free leaves out"):
+        train_sft(model_folder(), tiny_tokenizer, rows, sft_config(tmp_path, packing=True))
+
+
 def test_styles_are_drawn_by_their_shares_and_by_the_seed(tiny_tokenizer: Any) -> None:
     def calls(seed: int) -> list[int]:
         styles = {"default": 0.5, "direct": 0.5}

@@ -152,9 +152,14 @@ def train_sft(
 
     `model` is an id, a folder, the name of a prepared model, or a loaded model; `tokenizer` may be the processor of a
     model that reads images; `resume` is a checkpoint to go on from, True for the last one. `kwargs` go to
-    `trl.SFTTrainer`. Raises `ConfigError` if a demonstration is longer than `args.max_length`, or than what the model
-    can read. None is cut: the end of an episode is its answer.
+    `trl.SFTTrainer`. Raises `ConfigError` for `args.packing`, and if a demonstration is longer than `args.max_length`,
+    or than what the model can read. None is cut: the end of an episode is its answer.
     """
+    if args.packing:  # part of the preparation that is skipped below
+        raise ConfigError(
+            "packing is True, and demonstrations are not packed: leave it out. padding_free leaves out padding, and "
+            "per_device_train_batch_size sets how many rows a step has"
+        )
     longest = max((len(row.token_ids) for row in rows), default=0)
     if args.max_length is not None and longest > args.max_length:
         raise ConfigError(
