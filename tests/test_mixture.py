@@ -151,6 +151,12 @@ def test_fresh_tasks_keep_the_shares_even_one_at_a_time() -> None:
     assert 20 <= sum(task >= 50 for task in drawn) <= 60
 
 
+def test_fresh_tasks_come_from_the_sources_that_have_some_left() -> None:
+    mix = mixture([4, 50], [9, 1])
+    assert all(len(mix.fresh_tasks(range(4), 3, seed)) == 3 for seed in range(20))
+    assert mix.fresh_tasks(range(54), 3, 0) == []
+
+
 @given(mixtures(), st.integers(0, 12), st.integers(0, 99))
 def test_fresh_tasks_are_new_and_the_same_everywhere(case: tuple[Mixture, int], count: int, seed: int) -> None:
     mix, size = case

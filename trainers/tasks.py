@@ -266,9 +266,13 @@ class Mixture:
     def fresh_tasks(self, taken: Collection[int], count: int, seed: int) -> list[int]:
         """Draw up to `count` tasks that are not in `taken`, each from a source that is drawn by its share.
 
-        Rounding every small draw the same way would starve a source.
+        Rounding every small draw the same way would starve a source. One without a task left is not drawn.
         """
-        draws = np.random.default_rng(seed).multinomial(count, self.shares)
+        known = set(taken)
+        shares = [share * (not known.issuperset(tasks)) for tasks, share in zip(self.sources, self.shares, strict=True)]
+        if not any(shares):
+            return []
+        draws = np.random.default_rng(seed).multinomial(count, np.array(shares) / sum(shares))
         parts = (
             fresh_tasks(tasks, taken, int(n), derive_seed(seed, source))
             for source, (tasks, n) in enumerate(zip(self.sources, draws, strict=True))
