@@ -63,7 +63,7 @@ class AgentPPOTrainer(AgentGRPOTrainer):
             critic.backbone.float()
         attach(self.model, critic.to(self.accelerator.device))
         self.add_callback(_FreezePolicy(self))
-        if self.pop_callback(SyncRefModelCallback):
+        if self.pop_callback(SyncRefModelCallback) and self.ref_model is not None:
             self.add_callback(_SyncPolicy(self.ref_model, self.accelerator))
 
     @property
@@ -179,8 +179,10 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         load_critic(inner.critic, folder)
 
 
-class _SyncPolicy(SyncRefModelCallback):  # type: ignore[misc]
+class _SyncPolicy(SyncRefModelCallback):
     """Moves the reference model to the policy (`sync_ref_model`), without the critic, which it does not have."""
+
+    accelerator: Any
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         with policy_only(self.accelerator.unwrap_model(kwargs["model"])):
