@@ -168,10 +168,10 @@ def test_a_file_through_python(tokenizer: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="played with temperature 0.0, now it is 1.0"):
         evaluate(runner, specs, output=path, resume=True, temperature=1.0)
     for other, words in (
-        (counting(4, max_turns=2), 'env_kwargs {"max_turns": 6}, now it is {"max_turns": 2}'),
-        ([dataclasses.replace(one, seed=9) for one in specs], "seed 0, now it is 9"),
+        (counting(4, max_turns=2), r'env_kwargs \{"max_turns": 6\}, now it is \{"max_turns": 2\}'),
+        ([dataclasses.replace(one, seed=9) for one in specs], r"seed \d, now it is 9"),
     ):
-        with pytest.raises(ConfigError, match=re.escape(words)):
+        with pytest.raises(ConfigError, match=words):
             evaluate(runner, other, output=path, resume=True)
     runner.close()
     path.write_text("")
