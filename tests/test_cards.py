@@ -197,6 +197,20 @@ def test_compare_refuses_and_marks(played: Path, tiny_model: str, tmp_path: Path
     assert "holds no cards" in complaint(capsys, "compare", *files)
 
 
+def test_cards_of_other_arguments_stay(played: Path, tmp_path: Path) -> None:
+    """A run may be evaluated in an easy and in a hard form of its environment."""
+    easy, file = cards_of(played)[0], tmp_path / "card.json"
+    hard = copy.deepcopy(easy)
+    hard["environment"]["kwargs"] = {"difficulty": 5}
+    write_cards(file, [easy])
+    write_cards(file, [hard, {**easy, "name": "later"}])
+    assert [card["environment"]["kwargs"] for card in read_cards(file)] == [
+        easy["environment"]["kwargs"],
+        {"difficulty": 5},
+    ]
+    assert read_cards(file)[0]["name"] == "later"
+
+
 # The leaderboard.
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from agent_gym import __version__
 from agent_gym.errors import ConfigError, writing
 from agent_gym.evaluate import EvalResult, summarize
-from agent_gym.evaluate.panels import Panel, opened_env, played_panel, without_folders
+from agent_gym.evaluate.panels import Panel, canonical, opened_env, played_panel, without_folders
 from agent_gym.evaluate.storage import CARDS, MODEL, EpisodeFile
 from agent_gym.rollout import Episode, EpisodeSpec, Runner
 from agent_gym.rollout.trajectories import json_ready
@@ -172,8 +172,12 @@ def describe_model(model: str | None) -> dict[str, Any] | None:
 
 
 def write_cards(path: Path, cards: Sequence[Mapping[str, Any]], **more: Any) -> None:
-    """Write cards into a JSON file, with `more` beside them; those of other policies and environments stay in it."""
-    known = {card_key(card): card for card in [*(read_cards(path) if path.is_file() else ()), *cards]}
+    """Write cards into a JSON file, with `more` beside them.
+
+    Those of other policies, environments and arguments of environments stay in it.
+    """
+    written = [*(read_cards(path) if path.is_file() else ()), *cards]
+    known = {(*card_key(card), canonical(card["environment"]["kwargs"])): card for card in written}
     content = json_ready({"version": CARD_VERSION, **more, "cards": list(known.values())})
     with writing(path):
         part = path.with_name(path.name + ".part")
