@@ -211,6 +211,35 @@ def test_cards_of_other_arguments_stay(played: Path, tmp_path: Path) -> None:
     assert read_cards(file)[0]["name"] == "later"
 
 
+def test_a_run_with_several_evaluation_sets_has_a_card_of_each(tmp_path: Path) -> None:
+    from datasets import concatenate_datasets
+    from trainer_tools import ENV, make_trainer
+
+    from agent_gym.trainers import task_dataset
+    from agent_gym.trainers.checkpoints import provenance
+    from agent_gym.trainers.export_model import write_card
+
+    sets = {"few": task_dataset(ENV, split="test", tasks=2), "more": task_dataset(ENV, split="test", tasks=5)}
+    both = concatenate_datasets([task_dataset(ENV, split=split, tasks=3) for split in ("train", "test")])
+    trainer = make_trainer(tmp_path, eval_dataset={**sets, "two_splits": both}, max_steps=1, eval_strategy="steps")
+    trainer.train()
+    content = json.loads((tmp_path / "card.json").read_text())
+    found = [(card["panel"]["name"], card["panel"]["split"], card["counts"]["asked"]) for card in content["cards"]]
+    splits = [("two_splits", "train", 3), ("two_splits", "test", 3)]
+    assert found == [("few", "test", 2), ("more", "test", 5), *splits]
+    logged = content["training"]["evaluations"]
+    assert [(one["tasks"], one["step"], one["episodes"]) for one in logged] == [
+        ("few", 1, 2),
+        ("more", 1, 5),
+        ("two_splits", 1, 6),
+    ]
+    for card, one in zip(content["cards"], logged[:2], strict=False):
+        assert card["measures"]["episode/success"]["value"] == one["success"]
+    write_card(trainer, provenance(trainer))
+    lines = (tmp_path / "README.md").read_text().splitlines()
+    assert "| step | tasks |" in "\n".join(lines) and any(line.startswith("| 1 | two_splits |") for line in lines)
+
+
 # The leaderboard.
 
 

@@ -19,6 +19,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -291,12 +292,15 @@ def provenance(trainer: Any) -> dict[str, Any]:
     ]
     return {
         **run_facts(trainer, environments, (*_ALWAYS, *changed)),
-        "evaluations": [
-            {"step": entry.get("step"), **{name: entry.get(f"eval_{name}") for name in MEASURED}}
-            for entry in state.log_history
-            if "eval_success" in entry
-        ],
+        "evaluations": [found for entry in state.log_history for found in _evaluations(entry)],
     }
+
+
+def _evaluations(entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Read the evaluations of an entry of the log: of one set, or of several, each of which has a name."""
+    for found in filter(None, (re.fullmatch("eval_(?:([^/]+)_)?success_low", name) for name in entry)):
+        start, tasks = found[0].removesuffix("success_low"), {"tasks": found[1]} if found[1] else {}
+        yield {"step": entry.get("step"), **tasks, **{name: entry.get(f"{start}{name}") for name in MEASURED}}
 
 
 def run_facts(trainer: Any, environments: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> dict[str, Any]:

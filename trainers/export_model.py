@@ -202,8 +202,12 @@ def model_card(
         measured = [(*key, *_result(r.success, r.low, r.high, r.reward, r.episodes)) for key, r in evaluations.items()]
         parts += [_table(("policy", "environment", "split", *_NUMBERS), *measured)]
     if log:
-        course = [(str(entry["step"]), *_result(*(entry[name] for name in MEASURED))) for entry in log]
-        parts += ["During training:\n"] * bool(evaluations) + [_table(("step", *_NUMBERS), *course)]
+        named = ("tasks",) * any("tasks" in entry for entry in log)  # several sets
+        course = [
+            (str(entry["step"]), *(entry.get(name, "") for name in named), *_result(*(entry[name] for name in MEASURED)))
+            for entry in log
+        ]
+        parts += ["During training:\n"] * bool(evaluations) + [_table(("step", *named, *_NUMBERS), *course)]
     if provenance:
         settings = [(key, f"`{json.dumps(value)}`") for key, value in provenance["settings"].items()]
         parts += ["## Settings\n", _table(("setting", "value"), *settings)]

@@ -350,7 +350,7 @@ class AgentGRPOTrainer(RowTrainer):
         episodes = self.rollout(specs, self.args.eval_temperature)
         if self.args.trajectories_per_step and episodes:
             write_episodes(self, metric_key_prefix, episodes)
-        self.card.evaluated(episodes, meter.seconds())
+        self.card.evaluated(metric_key_prefix.removeprefix("eval").removeprefix("_"), episodes, meter.seconds())
         found = eval_metrics(episodes) | mean_metrics(episodes)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         return EvalLoopOutput(cast(Any, None), None, metrics, int(found["episodes"]))

@@ -17,7 +17,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from agent_gym.evaluate.cards import Meter, conclude, write_cards
-from agent_gym.evaluate.panels import canonical
+from agent_gym.evaluate.panels import canonical, played_panel
 from agent_gym.policies.ranks import gather, gather_items
 from agent_gym.rollout import Episode, Row
 from agent_gym.trainers.checkpoints import provenance, run_facts
@@ -57,8 +57,11 @@ class RunCard(TrainerCallback):
         self.spent["read_tokens"] += sum(step.start for episode in episodes for step in episode.steps)
         self.spent["sampled_tokens"] += sum(episode.sampled_tokens for episode in episodes)
 
-    def evaluated(self, episodes: Sequence[Episode], seconds: Mapping[str, float]) -> None:
-        """Write the card after an evaluation that took so long; all processes have to call it."""
+    def evaluated(self, tasks: str, episodes: Sequence[Episode], seconds: Mapping[str, float]) -> None:
+        """Write the card after an evaluation that took so long; all processes have to call it.
+
+        `tasks` is the name of the evaluation set where a run has several, "" where it has one.
+        """
         trainer, name = self._trainer, self._path.parent.name
         played: dict[str, list[Episode]] = {}
         # Without tokens and later messages: a card needs neither, and each process gets the episodes of all.
@@ -66,7 +69,8 @@ class RunCard(TrainerCallback):
             replace(one, rows=[Row(spans=row.spans) for row in one.rows], messages=one.opening) for one in episodes
         ]
         for episode in gather_items(light):
-            played.setdefault(canonical([episode.spec.env_id, episode.spec.env_kwargs]), []).append(episode)
+            spec = episode.spec
+            played.setdefault(canonical([spec.env_id, spec.env_kwargs, spec.split]), []).append(episode)
         limits = dataclasses.asdict(trainer.runner.budget)
         facts: dict[str, Any] = {
             "decoding": {"temperature": trainer.args.eval_temperature, "seed": trainer.args.seed, "limits": limits},
@@ -75,7 +79,8 @@ class RunCard(TrainerCallback):
             "judge": self._judge,
         }
         mine = played.values() if trainer.accelerator.is_main_process else ()
-        self._write([conclude(name, some, asked=len(some), **facts)[1] for some in mine])
+        panels = [(some, replace(played_panel(some), name=tasks)) for some in mine]
+        self._write([conclude(name, some, panel, asked=len(some), **facts)[1] for some, panel in panels])
 
     def _written(self) -> dict[str, Any]:
         """Return what the file has of the training."""

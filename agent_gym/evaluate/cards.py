@@ -174,10 +174,12 @@ def describe_model(model: str | None) -> dict[str, Any] | None:
 def write_cards(path: Path, cards: Sequence[Mapping[str, Any]], **more: Any) -> None:
     """Write cards into a JSON file, with `more` beside them.
 
-    Those of other policies, environments and arguments of environments stay in it.
+    Those of other policies, environments, arguments of environments, splits and panels stay in it.
     """
-    written = [*(read_cards(path) if path.is_file() else ()), *cards]
-    known = {(*card_key(card), canonical(card["environment"]["kwargs"])): card for card in written}
+    known = {}
+    for card in [*(read_cards(path) if path.is_file() else ()), *cards]:
+        panel = card["panel"]
+        known[*card_key(card), canonical(card["environment"]["kwargs"]), panel["split"], panel["name"]] = card
     content = json_ready({"version": CARD_VERSION, **more, "cards": list(known.values())})
     with writing(path):
         part = path.with_name(path.name + ".part")
