@@ -138,6 +138,8 @@ REPORTS = {
         "Unfortunately, your order is on its way.",
         "The return window has expired.",
         "No refunds for shipped orders.",
+        "Your mug doesn't qualify for a refund.",
+        "This order is ineligible for a return.",
         "Done, or rather it is not possible.",
         "Unfortunately, the return window has expired. Let me know if you need more time.",
     ),

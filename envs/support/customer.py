@@ -56,7 +56,8 @@ _WORDS = {
     r"((can|could|may|might|must|would|(?<!going )to)( (?!not|only)\w+)? be( \w+)?|(to have|get|like|want)( \w+){1,5}) "
     rf"({_ACTS})",  # possible, or wished for
     "refused": r"can ?not|can't|could not|couldn't|unable|impossible|can no longer|too late|out of stock|refuse[ds]?|"
-    rf"declined?|denied|nothing ((i|we) )?can|{_NOT} (possible|allowed|permitted|available|eligible|able)",
+    rf"declined?|denied|nothing ((i|we) )?can|ineligible|"
+    rf"{_NOT} (possible|allowed|permitted|available|eligible|able|qualify)",
     "not_done": rf"{_NOT} ({_ACTS}|accept|allow|cancel|return|exchange|refund)|"
     r"no (refund|return|exchange|cancellation)s?",
     "regretted": r"unfortunately|afraid|won't|will not|isn't|is not|no longer|expired|(can|may) only( be \w+)?|"
