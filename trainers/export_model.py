@@ -202,11 +202,9 @@ def model_card(
         measured = [(*key, *_result(r.success, r.low, r.high, r.reward, r.episodes)) for key, r in evaluations.items()]
         parts += [_table(("policy", "environment", "split", *_NUMBERS), *measured)]
     if log:
-        named = ("tasks",) * any("tasks" in entry for entry in log)  # several sets
-        course = [
-            (str(entry["step"]), *(entry.get(name, "") for name in named), *_result(*(entry[name] for name in MEASURED)))
-            for entry in log
-        ]
+        named = ("tasks",) if any("tasks" in entry for entry in log) else ()  # of several sets
+        what = [[str(entry["step"]), *(entry.get(name, "") for name in named)] for entry in log]
+        course = [(*one, *_result(*(entry[name] for name in MEASURED))) for one, entry in zip(what, log, strict=True)]
         parts += ["During training:\n"] * bool(evaluations) + [_table(("step", *named, *_NUMBERS), *course)]
     if provenance:
         settings = [(key, f"`{json.dumps(value)}`") for key, value in provenance["settings"].items()]
