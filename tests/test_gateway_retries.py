@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -15,7 +16,7 @@ from rollout_tools import scripted
 from agent_gym.gateway.server import shared_gateway
 from agent_gym.rollout import Budget
 
-pytest.importorskip("openai")
+openai = pytest.importorskip("openai")
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
 
 
@@ -85,3 +86,26 @@ def test_a_request_whose_client_is_gone_before_its_turn_is_dropped(tokenizer: An
     assert episode.failure is None, episode.failure.traceback
     asked = [one["content"] for one in episode.messages if one["role"] == "user"]
     assert asked == ["a", "b"] and len(episode.steps) == 2
+
+
+def test_each_of_several_equal_requests_gets_an_end(tokenizer: Any) -> None:
+    """A vote: the same words several times at once, of which a limit lets only some be answered."""
+    ends: list[int] = []
+
+    def agent(client: Any, task: Any) -> None:
+        def vote() -> None:
+            with suppress(openai.APIStatusError):
+                ends.append(len(client.chat.completions.create(**ASK).choices))
+                return
+            ends.append(0)
+
+        votes = [threading.Thread(target=vote, daemon=True) for _ in range(4)]
+        for one in votes:
+            one.start()
+        for one in votes:
+            one.join()
+
+    (episode,) = play_agent(agent, tokenizer, [{}], policy=scripted(tokenizer, lambda episode: "Yes."), max_turns=2)
+    assert episode.truncation == "turns" and len(episode.steps) == 2
+    until(lambda: len(ends) == 4)
+    assert sorted(ends) == [0, 0, 1, 1]

@@ -82,6 +82,7 @@ class Session:
     _forget: Callable[[], object]  # lets the gateway refuse the key
     _inbox: queue.SimpleQueue[Exchange | Ended | Act] = field(default_factory=queue.SimpleQueue)
     _known: dict[bytes, Exchange] = field(default_factory=dict)  # the last exchange of each body
+    _asked: list[Exchange] = field(default_factory=list)  # all: bodies may be equal, as in a vote
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: bool = False
 
@@ -102,6 +103,7 @@ class Session:
                     return known
             made = self._known[digest] = Exchange(asked)
             made.waiting = 1
+            self._asked.append(made)
             self._inbox.put(made)
             return made
 
@@ -149,7 +151,7 @@ class Session:
             while True:
                 if isinstance(entry := self._inbox.get_nowait(), Act):
                     entry.answer.set_exception(EnvFailure(_OVER))
-        for exchange in self._known.values():
+        for exchange in self._asked:
             if exchange.result is None:
                 exchange.resolve(Refused(410, _OVER))
 
