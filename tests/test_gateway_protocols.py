@@ -200,13 +200,18 @@ def test_the_client_of_anthropic_speaks_messages(tokenizer: Any) -> None:
             talk += [{"role": "assistant", "content": second.content}, {"role": "user", "content": "Sure?"}]
             with pytest.raises(anthropic.BadRequestError, match="at least 1"):
                 other.messages.create(messages=talk, **{**ask, "max_tokens": 0})
-            return [first, text, second, other.messages.create(messages=talk, **{**ask, "max_tokens": 2})]
+            third = other.messages.create(messages=talk, **{**ask, "max_tokens": 2})
+            with other.messages.stream(messages=talk, stop_sequences=["no", " am"], **ask) as stream:
+                return [first, text, second, third, stream.get_final_message()]
 
-    episode, (first, text, second, third) = run(agent, tokenizer, [CALL, THOUGHT, "Yes, I am."])
-    assert len(episode.rows) == 1 and authors(episode.rows[0]) == ["user", "agent", "env", "agent", "env", "agent"]
+    episode, (first, text, second, third, fourth) = run(agent, tokenizer, [CALL, THOUGHT, "Yes, I am.", "Yes, I am."])
+    assert authors(episode.rows[0]) == ["user", "agent", "env", "agent", "env", "agent"]
+    assert authors(episode.rows[1]) == ["user", "agent"] and len(episode.rows) == 2, "the fourth forks off"
     assert (first.stop_reason, first.content[-1].input) == ("tool_use", {"a": 1, "b": "x"})
     assert text == "It is 2." and [block.type for block in second.content] == ["thinking", "text"]
     assert (second.stop_reason, third.stop_reason, third.usage.output_tokens) == ("end_turn", "max_tokens", 2)
+    assert (second.stop_sequence, fourth.stop_reason, fourth.stop_sequence) == (None, "stop_sequence", " am")
+    assert fourth.content[0].text == "Yes, I"
 
 
 def test_markup_in_a_text_of_the_world_is_words(tokenizer: Any) -> None:

@@ -54,9 +54,10 @@ def _messages(role: str, blocks: list[dict[str, Any]]) -> Iterator[Message]:
 def write(body: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
     """Write the answer as a whole."""
     reason = "tool_use" if answer.calls else "max_tokens" if answer.cut else "end_turn"
+    reason, stop = ("stop_sequence", answer.stop) if answer.stop and not answer.calls else (reason, None)
     usage = {"input_tokens": len(answer.prompt_ids), "output_tokens": len(answer.token_ids)}
     frame = {"id": f"msg_{answer.id}", "type": "message", "role": "assistant", "model": body.get("model") or "policy"}
-    return {**frame, "content": _blocks(answer), "stop_reason": reason, "stop_sequence": None, "usage": usage}
+    return {**frame, "content": _blocks(answer), "stop_reason": reason, "stop_sequence": stop, "usage": usage}
 
 
 def events(body: Mapping[str, Any], answer: Answer) -> Iterator[str]:
@@ -66,7 +67,8 @@ def events(body: Mapping[str, Any], answer: Answer) -> Iterator[str]:
         return sse({"type": kind, **content}, kind)
 
     whole = write(body, answer)
-    start = {**whole, "content": [], "stop_reason": None, "usage": {**whole["usage"], "output_tokens": 0}}
+    begun: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+    start = {**whole, **begun, "usage": {**whole["usage"], "output_tokens": 0}}
     yield event("message_start", message=start)
     for index, block in enumerate(whole["content"]):
         if block["type"] == "tool_use":
@@ -80,7 +82,7 @@ def events(body: Mapping[str, Any], answer: Answer) -> Iterator[str]:
         for delta in deltas:
             yield event("content_block_delta", index=index, delta=delta)
         yield event("content_block_stop", index=index)
-    end = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
+    end = {name: whole[name] for name in ("stop_reason", "stop_sequence")}
     yield event("message_delta", delta=end, usage=whole["usage"])
     yield event("message_stop")
 

@@ -146,15 +146,16 @@ class AgentEnv(TextEnv):
     def _written(self, text: str) -> Answer:
         """The answer that the policy wrote, as ids where there are any."""
         assert self._exchange is not None
+        stop = min((word for word in self.stop if word in text), key=text.find, default=None)
         if self.renderer is None:
-            return Answer(*split_turn(text, self._exchange.asked), cut=False)
+            return Answer(*split_turn(text, self._exchange.asked), cut=False, stop=stop)
         ids, _ = self._token_ids(self._action, text, [], "", True)
         logprobs = self._action.logprobs if isinstance(self._action, Sampled) else [0.0] * len(ids)
         ended = bool(ids) and ids[-1] in self.renderer.eos_token_ids
-        cut = not ended and not any(word in text for word in self.stop)
+        cut = not ended and stop is None
         tokens = [self.renderer.decode_action([i]) for i in ids]
         parts = split_turn(text, self._exchange.asked, self.renderer.prefill)
-        return Answer(*parts, cut, self._prompt, ids, logprobs, tokens)
+        return Answer(*parts, cut, self._prompt, ids, logprobs, tokens, stop)
 
     def _listen(self) -> Ended | None:
         """Wait for the agent's next request, and read it; returns the end if the agent or its world ends instead."""

@@ -66,6 +66,7 @@ class Answer:
     token_ids: Sequence[int] = ()
     logprobs: Sequence[float] = ()
     tokens: Sequence[str] = ()  # the text of each token
+    stop: str | None = None  # the stop string at which it ended
     id: str = field(default_factory=lambda: secrets.token_hex(12))
 
     @property
