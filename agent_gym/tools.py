@@ -43,12 +43,14 @@ class ToolCall:
     answer: str = ""  # what the policy reads of it; an environment may shorten or extend the tool's text
     failed: bool = False  # whether it failed, through the policy's fault
     seconds: float = 0.0  # how long it took; calls of one turn run together, and each is charged its share
+    offered: bool = False  # whether the policy was shown the tool, where that differs from turn to turn
 
     @property
     def record(self) -> dict[str, Any]:
         """The entry of the call in `info["tool_calls"]` and in trajectories, with a copy of the arguments."""
         arguments = copied(self.arguments)
-        return {"name": self.name, "arguments": arguments, "error": self.failed, "seconds": self.seconds}
+        offered = {"offered": True} if self.offered else {}
+        return {"name": self.name, "arguments": arguments, "error": self.failed, "seconds": self.seconds, **offered}
 
 
 class Parser(Protocol):

@@ -9,6 +9,9 @@ import httpx
 import pytest
 from gateway_tools import run
 
+from agent_gym.rollout.episode import episode_values
+from agent_gym.rollout.trajectories import from_record, to_line, to_record
+
 openai = pytest.importorskip("openai")
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -51,6 +54,20 @@ def test_chat_with_a_tool_is_one_row(tokenizer: Any) -> None:
     assert "".join(texts) == THOUGHT and len(texts) == usage.completion_tokens
     assert third.model == "gpt-99" and third.choices[0].finish_reason == "stop"
     assert episode.steps[0].tool_calls[0]["name"] == "add" and episode.steps[0].metrics == {"asked_temperature": 0.3}
+
+
+def test_calls_are_counted_under_the_tools_of_their_own_request(tokenizer: Any) -> None:
+    """As opencode does: the first request, for a title, offers no tools."""
+
+    def agent(client: Any, task: Any) -> None:
+        for tools in (openai.omit, TOOLS, [{**TOOLS[0], "function": {"name": "other"}}]):
+            talk = [{"role": "user", "content": "1+1?"}]
+            client.chat.completions.create(model="m", messages=talk, tools=tools)
+
+    episode, _ = run(agent, tokenizer, ["A sum", CALL, CALL])
+    values = episode_values(from_record(json.loads(to_line(to_record(episode)))))
+    assert (values["tool/add/calls"], values["tool/invalid/calls"]) == (1, 1)
+    assert (values["episode/tool_calls"], values["episode/parse_errors"]) == (2, 1), "add is not known to the third"
 
 
 def test_a_turn_that_the_client_changed_is_not_trained_again(tokenizer: Any) -> None:

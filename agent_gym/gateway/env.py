@@ -132,7 +132,10 @@ class AgentEnv(TextEnv):
         self._exchange.resolve(answer)
         self._talk.append({"role": "assistant", "content": action})
         reply = Reply(messages=[])
-        reply.tool_calls = [ToolCall(call.name, json.loads(call.arguments)) for call in answer.calls]
+        offered = {one["function"]["name"] for one in asked.tools}  # not those of `reset`: each request has its own
+        reply.tool_calls = [
+            ToolCall(call.name, json.loads(call.arguments), offered=call.name in offered) for call in answer.calls
+        ]
         reply.metrics = {} if asked.temperature is None else {"asked_temperature": float(asked.temperature)}
         if ended := self._listen():
             reply.terms, reply.terminated = {"reward": self._score(ended)}, True

@@ -339,7 +339,7 @@ def _calls(episode: Episode) -> Iterator[tuple[str, dict[str, Any]]]:
     known = {schema["function"]["name"] for schema in episode.tools}
     for step in episode.steps:
         for call in step.tool_calls:
-            yield call["name"] if call["name"] in known else "invalid", call
+            yield call["name"] if call["name"] in known or call.get("offered") else "invalid", call
 
 
 @contextmanager
