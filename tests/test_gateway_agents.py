@@ -74,6 +74,23 @@ def test_the_reward_sees_task_result_and_transcript(tokenizer: Any) -> None:
     assert episode.messages == talk
 
 
+def test_what_an_agent_does_to_its_task_stays_in_its_episode(tokenizer: Any) -> None:
+    """The members of a group share a task, and an agent may well go on with the conversation that it found there."""
+    lengths: list[int] = []
+
+    def agent(client: Any, task: Any) -> str:
+        lengths.append(len(task["messages"]))
+        answer = client.chat.completions.create(model="m", messages=task["messages"])
+        task["messages"] += [{"role": "assistant", "content": answer.choices[0].message.content}]
+        return str(task.pop("answer"))
+
+    rows = [{"messages": [{"role": "user", "content": "a"}], "answer": "b"}]
+    for _ in range(2):
+        (episode,) = play_agent(agent, tokenizer, rows)
+        assert episode.failure is None
+    assert lengths == [1, 1] and rows == [{"messages": [{"role": "user", "content": "a"}], "answer": "b"}]
+
+
 def test_functions_of_modules_have_names_and_others_are_kept() -> None:
     assert place_of(math.sqrt) == "math:sqrt" and thing_at("os:path.join") is os.path.join
     assert place_of(polite) == f"{__name__}:polite"

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from agent_gym.chat import ChatRenderer, Message, text_of
+from agent_gym.chat import ChatRenderer, Message, copied, text_of
 from agent_gym.data import load_splits
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described
@@ -104,7 +104,7 @@ class AgentEnv(TextEnv):
         self._history, self._paid, self._solved = History(), 0.0, False
         self._world_over = self._world_cut = False
         self._session = shared_gateway().open(self._caller)
-        self._task = task if self._world is None else self._begin_world(task, self._session)
+        self._task = copied(task) if self._world is None else self._begin_world(task, self._session)
         if self._function is not None:
             self._running = FunctionAgent(self._function, self._task, self._session)
         elif self._command is not None:
