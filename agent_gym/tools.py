@@ -279,7 +279,7 @@ def tool(function: Callable[..., str | ToolResult]) -> FunctionTool:
     """Make a tool from a typed function with a Google-style docstring; usable as a decorator.
 
     Raises:
-        ConfigError: if the function has no docstring, or an argument has no type hint or no name to pass it by.
+        ConfigError: for an async function or one without a docstring, or an argument without type hint or name.
     """
     return FunctionTool(function)
 
@@ -301,6 +301,8 @@ def _argument_type(function: Callable[..., Any], documented: Mapping[str, str]) 
     # A `TypedDict`, whose keys may be any words: a model of pydantic keeps names such as `schema` and `_x` to itself.
     from pydantic import ConfigDict, Field, with_config
 
+    if inspect.iscoroutinefunction(function):
+        raise ConfigError(f"tool {function.__name__!r} is async, and nothing awaits it: make it a plain function")
     fields: dict[str, Any] = {}
     for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):

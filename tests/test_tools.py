@@ -133,7 +133,11 @@ def test_functions_that_make_no_tool() -> None:
         """Takes anything."""
         return ""
 
-    for function, words in ((silent, "silent"), (untyped, "'a'"), (many, "numbers")):
+    async def later(a: int) -> str:
+        """Nobody awaits it."""
+        return ""
+
+    for function, words in ((silent, "silent"), (untyped, "'a'"), (many, "numbers"), (later, "'later' is async")):
         with pytest.raises(ConfigError, match=words):
             tool(function)
 
