@@ -25,7 +25,7 @@ from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.evaluate import make_specs  # noqa: E402
 from agent_gym.policies import Policy, Request, SamplingParams  # noqa: E402
 from agent_gym.policies.openai import find_model  # noqa: E402
-from agent_gym.rollout import Budget, read_trajectories  # noqa: E402
+from agent_gym.rollout import Budget, EpisodeSpec, read_trajectories  # noqa: E402
 
 GSM8K = "AgentR1/GSM8K-v0"
 
@@ -115,6 +115,9 @@ def test_a_server_that_went_away_and_a_context_that_is_no_conversation(tokenizer
         play(url, tokenizer, counting(1), retries=1)
     with pytest.raises(ConfigError, match="--context append"):
         play(Server(says("on")), tokenizer, counting(1), context="window:1")
+    spec = EpisodeSpec("AgentR1/Bargain-v0", {"opponent": "self"})
+    with pytest.raises(ConfigError, match="several roles.* take a server of token ids"):
+        play(Server(says("offer: 0 0 0")), tokenizer, [spec])
 
 
 def test_requests_run_side_by_side_and_no_more_than_allowed(tokenizer: Any) -> None:

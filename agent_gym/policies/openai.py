@@ -81,7 +81,10 @@ class OpenAIPolicy(ServedPolicy):
         if not self._token_ids:
             episode: Any = request.episode
             if episode is None or len(episode.rows) > 1 or episode.asked != "act":
-                raise ConfigError("a server of texts gets the whole conversation: give --context append")
+                raise ConfigError(
+                    "a server of texts gets the whole conversation: give --context append; where the policy plays "
+                    "several roles, or each prompt is written anew, take a server of token ids, such as vLLM"
+                )
             # No stop strings: they would be missing in the answer, which then would not show which of them it was.
             return {**content, "messages": chat_messages(episode.messages)}
         further = {
