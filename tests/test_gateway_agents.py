@@ -74,6 +74,24 @@ def test_the_reward_sees_task_result_and_transcript(tokenizer: Any) -> None:
     assert episode.messages == talk
 
 
+def test_the_transcript_has_each_message_of_conversations_in_turns_once(tokenizer: Any) -> None:
+    def agent(client: Any, task: Any) -> None:
+        talks: dict[str, list[Any]] = {"a": [], "b": []}
+        for number in range(3):
+            for name, talk in talks.items():
+                talk.append({"role": "user", "content": f"{name}{number}"})
+                answer = client.chat.completions.create(model="m", messages=talk).choices[0].message.content
+                talk.append({"role": "assistant", "content": f"{answer} "})
+
+    seen: list[Any] = []
+    policy = scripted(tokenizer, lambda episode: f"Turn {len(episode.steps)}")
+    (episode,) = play_agent(agent, tokenizer, [{}], lambda *about: seen.append(about[2]) or 1.0, policy)
+    said = [f"{name}{number}" for number in range(3) for name in "ab"]
+    talk = [text for k, asked in enumerate(said) for text in (asked, f"Turn {k}")]
+    assert [one["content"] for one in episode.messages] == talk == [one["content"] for one in seen[0]]
+    assert len(episode.rows) == 2
+
+
 def test_what_an_agent_does_to_its_task_stays_in_its_episode(tokenizer: Any) -> None:
     """The members of a group share a task, and an agent may well go on with the conversation that it found there."""
     lengths: list[int] = []

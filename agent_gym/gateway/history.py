@@ -22,7 +22,7 @@ class History:
     def __init__(self) -> None:
         # By the conversation before it and by the turn, and by the turn alone: the newest of those that look alike.
         self._turns: dict[Hashable, Sequence[int]] = {}
-        self._last: list[Message] = []  # the conversation that was answered last, with the answer
+        self._answered: set[int] = set()  # the conversations that were answered, with the answer
 
     def add(self, messages: Sequence[Message], answer: Answer, raw: str) -> None:
         """Keep the answer to a request. Its `raw` text, as it was sampled, is a form in which it may come back, too."""
@@ -33,7 +33,7 @@ class History:
         for one in (message, {**message, "content": raw, "calls": []}):
             for form in (_form(one), _form(one, exact=True)):
                 self._turns[before, form] = self._turns[form] = answer.token_ids
-        self._last = [*messages, message]
+            self._answered.add(hash((before, _form(one))))
 
     def recognise(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages as the renderer takes them: turns of the policy with `token_ids`, calls as text."""
@@ -52,10 +52,12 @@ class History:
         return made
 
     def news(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages behind the conversation that was answered last; all of them if it is another one."""
-        known = len(self._last)
-        same = [_form(one) for one in messages[:known]] == [_form(one) for one in self._last]
-        return [{"role": one["role"], "content": as_text(one)} for one in messages[known if same else 0 :]]
+        """Return the messages behind the longest conversation that was answered; all of them if it is a new one."""
+        known, before = 0, None
+        for number, one in enumerate(messages, 1):
+            before = hash((before, _form(one)))
+            known = number if before in self._answered else known
+        return [{"role": one["role"], "content": as_text(one)} for one in messages[known:]]
 
 
 def as_text(message: Message) -> str:
