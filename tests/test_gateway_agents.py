@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import os
 import sys
@@ -17,7 +18,10 @@ from rollout_tools import roll, scripted
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
 from agent_gym.gateway import agent_env, place_of, thing_at
-from agent_gym.rollout import Budget
+from agent_gym.judges.questions import Case
+from agent_gym.rollout import Budget, from_record, replay, to_record
+from agent_gym.rollout.trajectories import to_line
+from agent_gym.viewer.page import opening_of
 
 pytest.importorskip("openai")
 
@@ -90,6 +94,24 @@ def test_the_transcript_has_each_message_of_conversations_in_turns_once(tokenize
     talk = [text for k, asked in enumerate(said) for text in (asked, f"Turn {k}")]
     assert [one["content"] for one in episode.messages] == talk == [one["content"] for one in seen[0]]
     assert len(episode.rows) == 2
+
+
+def test_examples_in_the_first_prompt_are_no_turns_of_the_policy(tokenizer: Any) -> None:
+    talk = [("system", "Be brief."), ("user", "1+1?"), ("assistant", "2"), ("user", "2+2?")]
+    opening = [{"role": role, "content": text} for role, text in talk]
+
+    def agent(client: Any, task: Any) -> None:
+        answer = client.chat.completions.create(model="m", messages=opening).choices[0].message.content
+        more = [{"role": "assistant", "content": answer}, {"role": "user", "content": "Sure?"}]
+        client.chat.completions.create(model="m", messages=[*opening, *more])
+
+    (episode,) = play_agent(agent, tokenizer, [{}], policy=scripted(tokenizer, lambda episode: "4"))
+    record = json.loads(to_line(to_record(episode)))
+    assert episode.opening == from_record(record).opening == list(opening_of(record)) == opening
+    case = Case.of(episode)
+    assert case.opening[-1] == ("user", "2+2?"), "what a judge sees"
+    assert [turn.action for turn in case.turns] == ["4", "4"]
+    assert replay(record) == []
 
 
 def test_what_an_agent_does_to_its_task_stays_in_its_episode(tokenizer: Any) -> None:

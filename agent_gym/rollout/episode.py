@@ -129,6 +129,7 @@ class Episode:
     rows: list[Row] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     messages: list[dict[str, Any]] = field(default_factory=list)  # the whole conversation, whatever the rows show of it
+    opened: int | None = None  # how many of them stand before the policy's first turn; None in self-play
     tools: list[dict[str, Any]] = field(default_factory=list)  # function schemas that the policy was shown
     stop: tuple[str, ...] = ()  # strings at which a turn may stop
     task_id: str = ""
@@ -165,6 +166,8 @@ class Episode:
         self.rows.append(row)
         if self.roles:
             self.rows_of[self.role] = 0
+        else:
+            self.opened = len(self.messages)
 
     def record(
         self,
@@ -299,7 +302,9 @@ class Episode:
 
     @property
     def opening(self) -> list[dict[str, Any]]:
-        """The messages before the policy's first turn."""
+        """The messages before the policy's first turn; an agent may give it examples of turns there."""
+        if self.opened is not None:
+            return self.messages[: self.opened]
         return list(takewhile(lambda message: message["role"] != "assistant", self.messages))
 
     @property

@@ -17,7 +17,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.images import Image, images_of
 from agent_gym.rewards import JUDGE_STEPS_TERM, JUDGE_TERMS, sum_by_name
 from agent_gym.rollout.env_threads import close_env, make_env
-from agent_gym.rollout.episode import EpisodeSpec
+from agent_gym.rollout.episode import Episode, EpisodeSpec
 from agent_gym.rollout.trajectories import recorded_messages
 
 
@@ -58,10 +58,11 @@ def play_again(record: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Repla
             found.append(f"{what} {now!r} instead of {then!r}")
 
     compare(again.world, "task", info["task_id"], record["task_id"])
-    # Only the user's words: the system prompt may describe tools where the recording model's template did not.
+    # Not the system prompt, which may describe tools where the recording model's template did not.
     messages = recorded_messages(record)
-    question = next((described([message]) for message in messages if message["role"] == "user"), None)
-    compare(again.world, "opening", described(info["messages"][-1:]), question)
+    then = Episode(EpisodeSpec(**spec), messages=messages, opened=record.get("opened")).opening
+    asked = [described(one for one in some if one["role"] != "system") for some in (info["messages"], then)]
+    compare(again.world, "opening", *asked)
     shown = _answered_images(messages)
     total, ended, success = 0.0, False, False
     acts = [step for step in steps if step.get("kind", "act") == "act"]

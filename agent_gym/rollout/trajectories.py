@@ -50,6 +50,7 @@ _SHAPE: Mapping[str, Any] = {
     "failure_details?": {"where": str, "traceback": str},
     "seconds": _NUMBER,
     "messages": [{"role": str, "content": (str, list)}],
+    "opened?": (int, _MISSING),
     "tools": [{"function": {"name": str}}],
     "steps": [
         {
@@ -115,6 +116,7 @@ def to_record(
         **(episode.failure.to_record() if episode.failure else {"failure": None}),
         "seconds": round(episode.seconds, 4),
         "messages": messages,
+        "opened": episode.opened,
         "tools": episode.tools,
         "steps": [{**_fields(step), "versions": [list(run) for run in step.versions]} for step in episode.steps],
         "rows": rows,
@@ -255,6 +257,7 @@ def from_record(record: Mapping[str, Any]) -> Episode:
         steps=steps,
         categories=record.get("categories", {}),
         failure=Failure.from_record(record),
+        opened=record.get("opened"),
         **{name: record[name] for name in kept},
     )
 

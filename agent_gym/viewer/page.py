@@ -31,7 +31,7 @@ SCRIPTS = ("data.js", "list.js", "tokens.js", "chat.js", "shop.js", "timeline.js
 _ENDED = ("success", "terminated", "truncated", "truncation", "failure", "failure_details")
 _KEPT = ("task_id", "reward", "reward_terms", *_ENDED, "seconds")
 _KEPT_OF_STEPS = ("row", "reward", "reward_terms", "tool_calls", "error", "finish_reason", "env_seconds")
-_RECORDED = {*_KEPT, "version", "spec", "messages", "tools", "steps", "rows", "images"}
+_RECORDED = {*_KEPT, "version", "spec", "messages", "opened", "tools", "steps", "rows", "images"}
 _PER_TOKEN = ("advantages", "values")
 
 _RELOAD_SECONDS = 10
@@ -142,6 +142,8 @@ def _episode(record: Mapping[str, Any], tokens: _Table, texts: _Table, images: _
 
 def opening_of(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the messages before the policy's first turn."""
+    if (opened := record.get("opened")) is not None:
+        return iter(record["messages"][:opened])
     return takewhile(lambda message: message["role"] != "assistant", record["messages"])
 
 
