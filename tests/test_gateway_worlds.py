@@ -86,6 +86,13 @@ def test_a_world_that_fails_fails_the_episode_whatever_the_agent_makes_of_it(tok
     assert bad.failure and "the index is gone" in bad.failure.message and math.isnan(bad.reward)
 
 
+def test_the_world_says_of_what_kind_its_tasks_are(tokenizer: Any) -> None:
+    env = agent_env(blind, world="AgentR1/ALFWorld-v0", world_kwargs={"max_turns": 1})
+    (mine,) = play(tokenizer, env, lambda episode: "look", 1)
+    (its,) = play(tokenizer, ("AgentR1/ALFWorld-v0", {}), lambda episode: "look", 1)
+    assert mine.categories == its.categories and set(its.categories) == {"task_type"}
+
+
 def test_an_agent_that_outlives_its_episode_acts_in_no_other(tokenizer: Any) -> None:
     """The environment is used again, and its world with it."""
     acts, errors = [], []

@@ -241,6 +241,9 @@ class AgentEnv(TextEnv):
 
     # The world, which lives in the thread of this environment as all others do.
 
+    def categories(self, task: Any) -> dict[str, str]:
+        return super().categories(task) if self._world is None else self._world.categories(task)
+
     def _begin_world(self, task: Any, session: Session) -> dict[str, Any]:
         assert self._world is not None
         _, info = self._world.reset(seed=int(self.np_random.integers(1 << 31)), options={"task": task})
