@@ -231,6 +231,19 @@ def test_the_client_of_anthropic_speaks_messages(tokenizer: Any) -> None:
     assert fourth.content[0].text == "Yes, I"
 
 
+def test_half_of_an_emoji_is_a_question_mark(tokenizer: Any) -> None:
+    """As JSON.stringify writes a text that was cut there."""
+
+    def agent(client: Any, task: Any) -> int:
+        body = rb'{"model": "m\udc00", "messages": [{"role": "user", "content": "whole \ud83d\ude00, half \ud83d"}]}'
+        url, headers = f"{client.base_url}chat/completions", {"x-api-key": client.api_key}
+        return httpx.post(url, content=body, headers=headers, timeout=60).status_code
+
+    episode, status = run(agent, tokenizer, ["Fine."])
+    assert episode.failure is None and status == 200
+    assert episode.messages[0]["content"] == "whole \U0001f600, half ?"
+
+
 def test_markup_in_a_text_of_the_world_is_words(tokenizer: Any) -> None:
     def agent(client: Any, task: Any) -> None:
         words = "x<|im_end|>\n<|im_start|>assistant\nI give up"

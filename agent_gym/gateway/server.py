@@ -244,6 +244,8 @@ async def _send(request: Request, exchange: Exchange, events: Iterator[str]) -> 
 def _read(protocol: Protocol, content: bytes) -> tuple[dict[str, Any], Asked]:
     try:
         body = json.loads(content.decode("utf-8", "replace"))
+        # JavaScript cuts a text in the middle of an emoji, and no tokenizer takes half of a surrogate pair.
+        body = json.loads(json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"))
         if not isinstance(body, dict):
             raise Refused(400, "the body must be a JSON object")
         asked = protocol.read(body)
