@@ -186,6 +186,14 @@ def test_a_function_that_raises_fails_its_episode_alone(tokenizer: Any) -> None:
     assert bad.failure and "LookupError: lost" in bad.failure.message and "test_gateway_agents" in bad.failure.where
 
 
+def test_an_async_function_in_a_plain_one_is_named_as_the_cause(tokenizer: Any) -> None:
+    async def agent(client: Any, task: Any, words: str) -> None:
+        await client.chat.completions.create(**ASK)
+
+    (episode,) = play_agent(lambda client, task: agent(client, task, "a"), tokenizer, [{}])
+    assert episode.failure and "a coroutine, which nothing awaits" in episode.failure.message
+
+
 def test_a_reward_that_is_no_number_fails_the_episode(tokenizer: Any) -> None:
     for reward in (lambda *_: math.nan, lambda *_: 1 / 0):
         (episode,) = play_agent(polite, tokenizer, [{"question": "q"}], reward)

@@ -49,6 +49,9 @@ class FunctionAgent:
             else:
                 with self._client("OpenAI") as client:
                     result = self._function(client, self._task)
+                if inspect.iscoroutine(result):
+                    result.close()
+                    raise TypeError("the agent returned a coroutine, which nothing awaits: make it an `async def`")
             self._session.end(Ended(result))
         except BaseException as error:  # SystemExit, too: the episode has to know
             self._session.end(Ended(error=error))
