@@ -262,11 +262,18 @@ def same_answer(stated: str, row: Question) -> float:
 def _same(stated: str, gold: str) -> float:
     if not stated.strip():
         return 0.0
-    number = number_match(stated, gold)
+    name, words = _words_before(gold), _words_before(stated)  # the number of Apollo 11 alone is another answer
+    number = number_match(stated, gold) if name == words[len(words) - len(name) :] else 0.0
     stated, gold = stated.translate(_TYPED), gold.translate(_TYPED)
     if not normalize_answer(gold) or _LITERAL.search(gold) or _LITERAL.search(stated):
         return max(number, float(_plain_words(stated) == _plain_words(gold)))
     return exact_match(stated, gold)
+
+
+def _words_before(text: str) -> list[str]:
+    """Return the words in front of the first digit, and behind what a sign of equality or a colon names."""
+    before = re.split(r"\d", text.casefold(), maxsplit=1)[0]
+    return re.findall(r"[^\W\d_]+", re.split("[=:]", before)[-1])
 
 
 def _plain_words(text: str) -> list[str]:
