@@ -56,6 +56,8 @@ def config(tiny_model: str, tmp_path: Path) -> Path:
         ("lerning_rate: 1", "unknown key 'lerning_rate'; did you mean learning_rate"),
         ("env: AgentR1/GSM8K-v0", "the task is `env_id`"),
         (f"env_id: [{GSM8K}, {PLAIN}]", "it must be text"),
+        ("max_steps: 3.5", "argument --max_steps/--max-steps: invalid int value: '3.5'"),
+        ("multi_gpu: 'no'", "multi_gpu is 'no'; allowed: True, False"),
     ],
 )
 def test_a_mistake_on_the_command_line_or_in_yaml_is_one_line(

@@ -54,8 +54,8 @@ def check_early(command: str, argv: Sequence[str]) -> dict[str, Any]:
     check_numbers(given)
     if given.get("output_dir"):
         check_writable(str(given["output_dir"]))
-    reported = given.get("report_to", ())
-    for name in re.split(r"[\s,]+", reported) if isinstance(reported, str) else reported or ():
+    reported = given.get("report_to", [])
+    for name in reported if isinstance(reported, list) else re.split(r"[\s,]+", str(reported)):
         if name in _TRACKERS and find_spec(name) is None:
             cure = f"{install_command('trackers')}, or --report_to none"
             raise ConfigError(f"report_to {name}: the package {name!r} is not installed; {cure}")

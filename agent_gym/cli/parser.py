@@ -12,11 +12,12 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from agent_gym.errors import ConfigError, require, writing
+from agent_gym.errors import ConfigError, one_of, require, writing
 from agent_gym.registry import check_env_id
 
 Flag = Callable[..., None]  # what adds a flag, see `Parser.group`
@@ -116,7 +117,7 @@ class Parser(argparse.ArgumentParser):
                 action.default, action.required = texts if several else as_text(value), False
                 action.nargs = "*" if several else "?"
             elif action.nargs == 0:
-                arguments += [action.option_strings[0]] if value else []
+                arguments += [action.option_strings[0]] if one_of(f"{path}: {key}", value, (True, False)) else []
             else:
                 arguments += [action.option_strings[0], *texts]
         return arguments
@@ -177,7 +178,7 @@ def read_yaml(path: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"cannot read {path}: {reason}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that there is not
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         reason = getattr(error, "problem", None) or one_line(error)
@@ -244,7 +245,7 @@ def check_output(path: str | Path) -> None:
 
 def as_text(value: Any) -> str:
     """Write a yaml value as it would stand on the command line."""
-    return value if isinstance(value, str) else json.dumps(value)
+    return str(value) if isinstance(value, str | date) else json.dumps(value, default=str)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -118,6 +119,12 @@ class TrainingParser(TrlParser):
         # Behind the three dataclasses there is a namespace with --config, which is in none of them.
         return parsed[:3], launch + extra
 
+    def set_defaults_with_config(self, **content: Any) -> list[str]:
+        """Take the values of the yaml file as texts, so that their types are checked as on the command line."""
+        plain = (bool, int, float, date)
+        texts = {key: as_text(value) if isinstance(value, plain) else value for key, value in content.items()}
+        return super().set_defaults_with_config(**texts)
+
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{self.command}: {message} (see {self.prog} --help)")
 
@@ -134,7 +141,7 @@ class TrainingParser(TrlParser):
                 names = [*ours, *(flag.lstrip("-") for flag in known)]
                 raise ConfigError(f"{path}: unknown key {key!r}; {nearest(key, names)}")
             if known[f"--{key}"].nargs == 0:  # a switch has no value on the command line
-                launch += [f"--{key}"] if value else []
+                launch += [f"--{key}"] if one_of(f"{path}: {key}", value, (True, False)) else []
             else:
                 launch += [f"--{key}", as_text(value)]
         return launch
