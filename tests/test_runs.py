@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import signal
 import subprocess
 import sys
@@ -82,17 +83,17 @@ def test_what_cannot_be_gone_on_with_says_why(tmp_path: Path, capsys: Any) -> No
     assert "still running" in complaint(capsys, "resume", str(finished(tmp_path / "a", status="running")))
     assert "no checkpoint yet" in complaint(capsys, "resume", str(finished(tmp_path / "b", status="failed")))
     assert "which has no checkpoints" in complaint(capsys, "resume", str(finished(tmp_path / "c", command="speedrun")))
-    folder = finished(tmp_path / "d")
+    folder = finished(tmp_path / "my run")
     (folder / "checkpoint-1").mkdir()
-    assert "is finished; to train on: agent-gym resume" in complaint(capsys, "resume", str(folder))
+    assert f"to train on: agent-gym resume '{folder}' --max_steps N" in complaint(capsys, "resume", str(folder))
     assert "name the run's folder before --config" in complaint(capsys, "resume", "--config", "f.yaml")
     # Of another machine one cannot see whether it is gone: the user says so.
     about = {"host": "node-7", "pid": 12, "status": "running", "cwd": str(tmp_path / "gone")}
-    folder = finished(tmp_path / "e", **about)
+    folder = finished(tmp_path / "it's away", **about)
     (folder / "checkpoint-1").mkdir()
     line = complaint(capsys, "resume", str(folder))
     assert "was running on node-7, as process 12, and two processes must not" in line
-    words = line.partition("agent-gym resume ")[2].split()
+    words = shlex.split(line.partition("agent-gym resume ")[2])
     assert "make that folder again" in complaint(capsys, "resume", *words)
 
 

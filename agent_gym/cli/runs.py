@@ -91,15 +91,14 @@ def resume(argv: Sequence[str]) -> int:
     about = read(folder / FILE)
     if not _OURS <= about.keys():
         raise ConfigError(f"{arguments.folder} holds no {FILE}; agent-gym runs lists the runs that can be gone on with")
-    command, status = about["command"], status_of(about)
+    command, status, again = about["command"], status_of(about), shlex.join(["agent-gym", "resume", arguments.folder])
     if status == "running" and about.get("host") == platform.node():
         raise ConfigError(f"{arguments.folder} is still running, as process {about.get('pid')}: stop it first")
     # Whether a process of another machine still runs cannot be seen from here, so that the user has to say it.
     if status == "running" and take_option(with_underscores(argv), "--resume_from_checkpoint")[0] is None:
         raise ConfigError(
             f"{arguments.folder} was running on {about.get('host')}, as process {about.get('pid')}, and two processes "
-            f"must not train in one folder; if it is gone: agent-gym resume {arguments.folder} "
-            "--resume_from_checkpoint true"
+            f"must not train in one folder; if it is gone: {again} --resume_from_checkpoint true"
         )
     if command not in ("grpo", "ppo", "sft"):
         raise ConfigError(f"{arguments.folder} is a run of {command}, which has no checkpoints: start it again")
@@ -108,8 +107,7 @@ def resume(argv: Sequence[str]) -> int:
             f"{arguments.folder} has no checkpoint yet: start it again; save_steps sets when one is saved"
         )
     if status == "done" and len(argv) < 2:
-        cure = f"agent-gym resume {arguments.folder} --max_steps N"
-        raise ConfigError(f"{arguments.folder} is finished; to train on: {cure}")
+        raise ConfigError(f"{arguments.folder} is finished; to train on: {again} --max_steps N")
     try:
         os.chdir(about["cwd"])  # relative paths of its command line are meant from there
     except OSError as error:

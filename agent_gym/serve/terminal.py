@@ -6,6 +6,7 @@ Written to a pipe it is the same text without colours, so that a script can talk
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -123,7 +124,7 @@ class Terminal:
                 record = self._conversation.record()
                 with writing(path):
                     write_trajectories(path, [record], append=True)
-                self._print(f"saved; look at it with: agent-gym view {path}")
+                self._print(f"saved; look at it with: agent-gym view {shlex.quote(path)}")
             elif name == "/help":
                 self._print("\n".join(f"  {command:<12}{meaning}" for command, meaning in HELP.items()))
             else:
