@@ -65,8 +65,9 @@ def test_questions_become_an_environment_that_works(
     rows = [
         {"problem": f"How many letters has {word}?", "answer": str(len(word))} for word in "a bc def ghij k".split()
     ]
-    lines = [
-        json.dumps(row) + "\n" for row in [*rows, rows[0], *({**row, "problem": f"{row['problem']}!"} for row in rows)]
+    lines = [  # "!" and half of a surrogate pair, as of an emoji that was cut
+        json.dumps(row) + "\n"
+        for row in [*rows, rows[0], *({**row, "problem": f"{row['problem']}!\ud83d"} for row in rows)]
     ]
     Path("mine.jsonl").write_text("".join(lines))
     assert main(["new", "env", "letters", "--from", "mine.jsonl"]) == 0
@@ -131,6 +132,9 @@ check_text_env(lambda: agent_gym.make("shop:Mine/Shop-v0"))
         (["--tools", "broken.py"], "broken.py cannot be imported: ZeroDivisionError"),
         (["--tools", "picky.py"], "no tool answered a made-up call"),
         (["--from", "rows.jsonl"], "no column 'answer'"),
+        (["--from", "null.jsonl"], "row 1 of train has no text as its question, or no answer: {'question': 'x', "),
+        (["--from", "lists.jsonl"], "row 0 of train has no text as its question, or no answer: {'question': ['x'], "),
+        (["--folder", "none.py/other"], "cannot write none.py/other/"),
     ],
 )
 def test_what_makes_no_environment_is_refused_before_anything_is_written(
@@ -138,6 +142,8 @@ def test_what_makes_no_environment_is_refused_before_anything_is_written(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("rows.jsonl").write_text('{"question": "x"}\n')
+    Path("null.jsonl").write_text('{"question": "x", "answer": 1}\n{"question": "x", "answer": null}\n')
+    Path("lists.jsonl").write_text('{"question": ["x"], "answer": 1}\n')
     Path("none.py").write_text("def _f() -> str:\n    return ''\n")
     Path("broken.py").write_text("1 / 0\n")
     Path("picky.py").write_text('def f(a: int) -> str:\n    """No."""\n    raise ValueError(a)\n')

@@ -13,6 +13,7 @@ import json
 import keyword
 import os
 import re
+import shlex
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ import numpy as np
 
 from agent_gym.cli.parser import Parser
 from agent_gym.data import load_splits
-from agent_gym.errors import ConfigError, described
+from agent_gym.errors import ConfigError, described, writing
 from agent_gym.tool_env import draw_argument, words_of
 from agent_gym.tools import Tool, tool
 
@@ -93,15 +94,16 @@ def new(argv: Sequence[str]) -> int:
         shutil.copyfile(arguments.tools, folder / name / "tools.py")
         print(folder / name / "tools.py")
     print(
-        f"\nNext:\n  cd {os.path.relpath(folder)}\n  python -m pytest\n  agent-gym play {name}:{env_id}\n"
+        f"\nNext:\n  cd {shlex.quote(os.path.relpath(folder))}\n  python -m pytest\n  agent-gym play {name}:{env_id}\n"
         f"  agent-gym certify {name}:{env_id} --quick\n  agent-gym speedrun --env {name}:{env_id}"
     )
     return 0
 
 
 def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    with writing(path, "name another folder with --folder"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")  # half of a surrogate pair, as JSON has it
     print(path)
 
 
@@ -131,6 +133,9 @@ def _rows(data: str | None, tools: Mapping[str, Tool]) -> dict[str, list[Mapping
             raise ConfigError("new: no tool answered a made-up call; give questions and answers with --from")
     else:
         splits = {split: [*rows] for split, rows in load_splits(data, columns=("question", "answer")).items()}
+    for split, number, row in ((split, n, row) for split, rows in splits.items() for n, row in enumerate(rows)):
+        if not isinstance(row["question"], str | int | float) or row["answer"] in (None, "", []):
+            raise ConfigError(f"new: row {number} of {split} has no text as its question, or no answer: {row!r:.200}")
     seen: set[str] = set()
     for split, rows in splits.items():  # a question that training shows must not be asked in a test
         distinct = {row["question"]: row for row in rows if row["question"] not in seen}
