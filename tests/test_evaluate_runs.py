@@ -16,7 +16,7 @@ from cli_tools import complaint  # noqa: E402
 from rollout_tools import counting, roll, scripted  # noqa: E402
 from tiny import make_tiny_model  # noqa: E402
 
-from agent_gym import ConfigError  # noqa: E402
+from agent_gym import ConfigError, RolloutError  # noqa: E402
 from agent_gym.cli.engine import variant  # noqa: E402
 from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.evaluate import EpisodeFile, evaluate, make_specs, summarize  # noqa: E402
@@ -177,6 +177,16 @@ def test_a_file_through_python(tokenizer: Any, tmp_path: Path) -> None:
     path.write_text("")
     EpisodeFile(path).close()
     assert not path.exists(), "a file without an episode would look like a result"
+
+
+def test_a_file_whose_failed_episodes_fail_again_has_its_report(tokenizer: Any, tmp_path: Path) -> None:
+    runner, specs = Runner(scripted(tokenizer), tokenizer), counting(4, "Toy/Broken-v0", tasks=(1, 2))
+    for resume in (False, True):
+        result = evaluate(runner, specs, output=tmp_path / "run.jsonl", resume=resume)
+        assert (result.episodes, result.failed) == (2, 2)
+    with pytest.raises(RolloutError, match="all 2 episodes failed"):
+        evaluate(runner, specs[1:3], output=tmp_path / "failed.jsonl")
+    runner.close()
 
 
 # Scores again.

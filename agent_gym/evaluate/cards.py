@@ -25,7 +25,7 @@ from agent_gym.errors import ConfigError, writing
 from agent_gym.evaluate import EvalResult, summarize
 from agent_gym.evaluate.panels import Panel, canonical, opened_env, played_panel, without_folders
 from agent_gym.evaluate.storage import CARDS, MODEL, EpisodeFile
-from agent_gym.rollout import Episode, EpisodeSpec, Runner
+from agent_gym.rollout import Episode, EpisodeSpec, Runner, check_failures
 from agent_gym.rollout.trajectories import json_ready
 
 CARD_VERSION = 1
@@ -77,7 +77,8 @@ def play(
         episodes.append(episode)
 
     try:
-        runner.run(left, temperature=decoding["temperature"], on_end=on_end)
+        runner.run_share(left, temperature=decoding["temperature"], on_end=on_end)
+        check_failures([one.failure for one in episodes])  # those of the file are of the rollout, too
     finally:
         episodes.sort(key=lambda one: (one.spec.group, one.spec.member))
         if episodes:
