@@ -87,12 +87,19 @@ def test_the_random_policy_calls_and_answers(played: Path) -> None:
     [
         (f"{GSM8K}", "--policy expert"),
         (f"{GSM8K} --model m --policy react", "GSM8K-v0 has no policy 'react'; known: expert, random, model, notool"),
-        (f"{GSM8K} --expert --output a.json", "must end in .jsonl"),
+        (f"{GSM8K} --expert --output a.json", "must end in .jsonl: it gets the episodes. --json prints"),
         (f"{GSM8K} --expert --resume", "name it with --output"),
     ],
 )
 def test_what_cannot_be_evaluated(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert message in complaint(capsys, "eval", *words.split())
+
+
+def test_two_rollouts_cannot_share_a_card(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("run.1", "run.2"):
+        line = complaint(capsys, "rollout", GSM8K, "--expert", "--episodes", "1", *TOKENS, "--output", name)
+        assert line.endswith(f"--output {name} must end in .jsonl: it gets the episodes") and not [*tmp_path.iterdir()]
 
 
 def test_policies_that_are_variants() -> None:

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from agent_gym.cli.engine import SCRIPTS, Player, find_players, open_model, scripted
 from agent_gym.cli.gateway import add_agent, use_agent
@@ -91,10 +92,6 @@ def evaluate(argv: Sequence[str]) -> int:
     if arguments.samples > 1 and arguments.temperature == 0 and any(one.engine not in SCRIPTS for one in players):
         raise ConfigError(
             f"{arguments.samples} samples at temperature 0 are all the same: give --temperature, for example 1.0"
-        )
-    if arguments.output and not arguments.output.endswith(".jsonl"):
-        raise ConfigError(
-            f"--output {arguments.output} must end in .jsonl: it gets the episodes. --json prints the results as JSON"
         )
     _read_judge(arguments, arguments.samples)
     specs = {env_id: _specs(arguments, env_id, arguments.samples) for env_id in played}
@@ -192,6 +189,10 @@ def _open_file(arguments: argparse.Namespace) -> Iterator[EpisodeFile | None]:
     if not arguments.output:
         yield None
         return
+    path = Path(arguments.output)
+    if path.suffix != ".jsonl" and not path.is_char_device():  # run.1 and run.2 would have one card
+        more = ". --json prints the results as JSON" if "json" in arguments else ""
+        raise ConfigError(f"--output {path} must end in .jsonl: it gets the episodes{more}")
     file = EpisodeFile(arguments.output, resume=arguments.resume)
     try:
         yield file
