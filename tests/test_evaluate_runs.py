@@ -89,10 +89,17 @@ def test_the_random_policy_calls_and_answers(played: Path) -> None:
         (f"{GSM8K} --model m --policy react", "GSM8K-v0 has no policy 'react'; known: expert, random, model, notool"),
         (f"{GSM8K} --expert --output a.json", "must end in .jsonl: it gets the episodes. --json prints"),
         (f"{GSM8K} --expert --resume", "name it with --output"),
+        ("Toy/World-v0 --expert", "has no expert_action, so that --policy expert cannot play it"),
     ],
 )
 def test_what_cannot_be_evaluated(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert message in complaint(capsys, "eval", *words.split())
+
+
+def test_who_cannot_play_is_found_before_others_play(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"eval Toy/Counting-v0 --policy expert random --episodes 4 --output {tmp_path}/run.jsonl".split()
+    assert "has no random_action, so that --policy random cannot play it" in complaint(capsys, *words)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_two_rollouts_cannot_share_a_card(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:

@@ -17,7 +17,9 @@ import numpy as np
 from agent_gym.chat import ChatRenderer
 from agent_gym.cli.parser import announce, nearest, one_line
 from agent_gym.data import model_source
+from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError, require
+from agent_gym.evaluate.panels import opened_env
 from agent_gym.gateway import ENV_ID
 from agent_gym.policies import Policy, ScriptedPolicy
 from agent_gym.policies.processors import load_encoder, model_class
@@ -35,11 +37,9 @@ _PLAIN_TEMPLATE = """\
 
 
 def _random(episode: Any) -> str:
-    act = getattr(episode.env.unwrapped, "random_action", None)
-    if act is None:
-        raise ConfigError(f"{episode.spec.env_id} has no random_action, so that --policy random cannot play it")
     # Attempts at one task differ, and the next run draws the same.
-    return str(act(np.random.default_rng(derive_seed(episode.spec.sampling_seed or 0, len(episode.steps)))))
+    rng = np.random.default_rng(derive_seed(episode.spec.sampling_seed or 0, len(episode.steps)))
+    return str(episode.env.unwrapped.random_action(rng))
 
 
 # Policies that need no model.
@@ -62,6 +62,11 @@ def find_players(arguments: argparse.Namespace, env_ids: Sequence[str]) -> list[
     players = []
     for name in dict.fromkeys(arguments.policy or (["expert"] if arguments.expert else ["model"])):
         if name in SCRIPTS:
+            for env_id in env_ids:  # before others play for hours
+                with opened_env(env_id, arguments.env_kwargs) as env:
+                    act = getattr(env.unwrapped, f"{name}_action", None)
+                if getattr(act, "__func__", act) in (None, TextEnv.expert_action):
+                    raise ConfigError(f"{env_id} has no {name}_action, so that --policy {name} cannot play it")
             players.append(Player(name, name, {env_id: env_id for env_id in env_ids}))
             continue
         played = {env_id: env_id if name == "model" else variant(env_id, name) for env_id in env_ids}
