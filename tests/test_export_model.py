@@ -150,6 +150,8 @@ def test_mistakes_are_one_line_and_leave_nothing(
     assert "no LoRA adapter" in wrong(str(full[0]), out, "--merge_adapter")
     assert "has no critic" in wrong(str(lora[0]), out, "--critic")
     assert "is there already" in complaint(capsys, "export", "model", str(full[0]), str(full[0]))
+    (file := tmp_path / "file").touch()
+    assert f"cannot write {file}/out: " in complaint(capsys, "export", "model", str(full[0]), str(file / "out"))
     assert "names no owner" in wrong(str(full[0]), out, "--push_to_hub", "model")
     assert "is no name for the hub" in wrong(str(full[0]), out, "--push_to_hub", "a/b/c")
     shutil.copytree(lora[0] / "checkpoint-2", adapter := tmp_path / "adapter")

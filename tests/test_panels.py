@@ -133,6 +133,8 @@ def test_hashes_do_not_depend_on_order_and_know_of_each_change() -> None:
     wrong = [{**rows[0], "gold_sha256": sha256("43")}, *rows[1:]]
     changed = Panel.of("p", GSM8K, {}, "test", wrong)
     assert changed.prompts_sha256 == made[0].prompts_sha256 and changed.golds_sha256 != made[0].golds_sha256
+    with pytest.raises(ConfigError, match=rf"1001 tasks asked for, but split 'test' of {GSM8K} has 1000"):
+        next(look(GSM8K, {}, "test", 1001))
     with pytest.raises(ConfigError, match=rf"panel p, version 1, has: test/{rows[0]['index']} of 6\. It was made"):
         changed.check({})
 

@@ -26,7 +26,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoProcessor, AutoTo
 from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, writing
 from agent_gym.evaluate import EvalResult, summarize
 from agent_gym.evaluate.cards import versions
 from agent_gym.policies.processors import let_videos_be_missing, model_class
@@ -96,10 +96,12 @@ def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool
         raise ConfigError(f"{folder} has no critic; only agent-gym ppo leaves one")
     if not any(path.name.startswith("tokenizer") for path in kept):
         raise ConfigError(f"{folder} has no tokenizer; save that of the base model into it first")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    # Made aside, so that a failure leaves no folder that looks like a model.
-    with TemporaryDirectory(dir=out.parent, prefix=".unfinished-") as scratch:
-        aside = Path(scratch, "model")
+    with writing(out, "name another folder"):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        # Made aside, so that a failure leaves no folder that looks like a model.
+        beside = TemporaryDirectory(dir=out.parent, prefix=".unfinished-")
+    with beside as place:
+        aside = Path(place, "model")
         aside.mkdir()
         if merge_adapter:
             _merge(checkpoint, aside)

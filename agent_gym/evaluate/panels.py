@@ -145,6 +145,8 @@ def look(
     with opened_env(env_id, env_kwargs) as env:
         count = count_tasks(env, split)
         if indices is None or isinstance(indices, int):
+            if indices is not None and indices > count:
+                raise ConfigError(f"{indices} tasks asked for, but split {split!r} of {env_id} has {count}")
             n = indices or SIZES.get(split, count)
             indices = sorted(sorted(range(count), key=derive_seed)[:n])
         for index in indices:
