@@ -11,6 +11,7 @@ to grow with it: tool calls (turns, where no tool was called) and the tokens tha
 from __future__ import annotations
 
 import json
+import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ def read_runs(folder: str | Path) -> list[dict[str, Any]]:
     if not files:
         raise ConfigError(
             f"{folder} holds no finished run (seed_N/results.json): make some with agent-gym speedrun --seeds 0,1,2 "
-            f"--output_dir {folder}"
+            f"--output_dir {shlex.quote(str(folder))}"
         )
     runs = []
     for file in files:

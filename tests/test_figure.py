@@ -81,8 +81,10 @@ def test_one_seed_has_no_band_and_the_command_says_so(tmp_path: Path, capsys: An
 
 
 def test_what_cannot_be_drawn_is_named(tmp_path: Path, capsys: Any) -> None:
-    line = complaint(capsys, "figure", str(tmp_path / "nothing"))
-    assert "nothing holds no finished run" in line and "agent-gym speedrun --seeds" in line
+    line = complaint(capsys, "figure", str(nothing := tmp_path / "not a thing"))
+    assert (
+        "thing holds no finished run" in line and f"agent-gym speedrun --seeds 0,1,2 --output_dir '{nothing}'" in line
+    )
     leave(tmp_path / "steps", 0, [0.1, 0.2, 0.3])
     leave(tmp_path / "steps", 1, [0.1, 0.2], steps=(0, 30))
     line = complaint(capsys, "figure", str(tmp_path / "steps"))

@@ -231,10 +231,10 @@ def test_cli_names_a_command_that_the_trainer_understands(tmp_path: Path, capsys
         call = command[command.index("agent-gym grpo") :]
         flags = {word for word in call.split() if word.startswith("--")}
         assert flags and flags <= known
-    config_of(SMALL).save_pretrained(tmp_path)
-    assert main(["plan", "--model", str(tmp_path), "--gpus", "2x16"]) == 0
+    config_of(SMALL).save_pretrained(folder := tmp_path / "my model")
+    assert main(["plan", "--model", str(folder), "--gpus", "2x16"]) == 0
     shown = capsys.readouterr().out
-    assert f"{SMALL.parameters:,} parameters" in shown and "agent-gym grpo" in shown
+    assert f"{SMALL.parameters:,} parameters" in shown and f"--model_name_or_path '{folder}'" in shown
 
 
 def test_cli_names_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

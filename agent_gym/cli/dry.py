@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -72,7 +73,7 @@ def plan_text(command: str, parsed: Sequence[Any], datasets: Sequence[Any], laun
             by_steps = str(getattr(args.eval_strategy, "value", args.eval_strategy)) == "steps"
             when = f"each {args.eval_steps:g} steps" if by_steps else "at the end of epochs"
             lines.append(("evaluation", f"{len(evaluated):,} tasks x {args.num_generations_eval}, {when}"))
-        lines.append(("memory", f"agent-gym plan --model {model.model_name_or_path} --gpus N estimates it"))
+        lines.append(("memory", f"agent-gym plan --model {shlex.quote(lines[0][1])} --gpus N estimates it"))
     elif args.max_steps > 0:
         lines.append(("steps", f"{args.max_steps:,} of {args.per_device_train_batch_size} demonstrations per process"))
     folder = Path(str(args.output_dir))

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -132,8 +133,8 @@ def _row(one: Estimate) -> list[str]:
 
 
 def _command(one: Estimate, arguments: argparse.Namespace, gib: float) -> str:
-    tokens = arguments.max_episode_tokens
-    flags = [f"--model_name_or_path {arguments.model}", f"--max_episode_tokens {tokens}"]
+    model, tokens = shlex.quote(arguments.model), arguments.max_episode_tokens
+    flags = [f"--model_name_or_path {model}", f"--max_episode_tokens {tokens}"]
     flags += [f"--micro_batch_tokens {arguments.micro_batch_tokens}", "--gradient_checkpointing true", "--bf16 true"]
     if one.lora_rank:
         flags += [f"--use_peft true --lora_r {one.lora_rank} --lora_target_modules all-linear --dtype bfloat16"]
@@ -145,7 +146,7 @@ def _command(one: Estimate, arguments: argparse.Namespace, gib: float) -> str:
             cards = ",".join(map(str, range(first, first + one.tensor_parallel)))
             spread = f" -- --tensor-parallel-size {one.tensor_parallel}" if one.tensor_parallel > 1 else ""
             lines.append(
-                f"CUDA_VISIBLE_DEVICES={cards} agent-gym serve model {arguments.model} --port {8010 + server} "
+                f"CUDA_VISIBLE_DEVICES={cards} agent-gym serve model {model} --port {8010 + server} "
                 f"--context {tokens}{spread} &"
             )
             urls.append(f"http://127.0.0.1:{8010 + server}")
