@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -370,6 +371,9 @@ class Speedrun:
         picture, _ = draw(over_runs([results]), self.folder / "curve.png")
         print(f"\nmodel         {self.folder / 'grpo'}\ncurve         {picture}, curve.html")
         print(f"trajectories  {page}\nnumbers       {self.folder / 'results.json'}")
+        # A model that has learned without the system prompt plays badly with it.
+        given = ("--model", str(self.folder / "grpo"), "--env_kwargs", json.dumps(dict(self.preset.env_kwargs)))
+        print(f"measure it    {shlex.join(['agent-gym', 'eval', self.preset.env_id, *given])}")
         return results
 
     def _trajectories(self) -> dict[str, Any]:

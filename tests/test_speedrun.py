@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import shlex
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,10 @@ def test_every_stage_leaves_what_it_should(tmp_path: Path, capfd: pytest.Capture
     assert (changed.env_id, changed.env_kwargs) == (MINI.env_id, MINI.env_kwargs)
     assert changed.imitation[0].steps == 1000 and changed.tiny["frames"]
     assert "step   0  dev success" in printed and "step   3  reward" in printed
+    # With other arguments, such as a system prompt that it has not seen, the model is another player.
+    command = shlex.split(printed.partition("measure it    agent-gym eval ")[2].partition("\n")[0])
+    assert command[:-1] == [MINI.env_id, "--model", str(tmp_path / "grpo"), "--env_kwargs"]
+    assert json.loads(command[-1]) == MINI.env_kwargs
 
     assert "The run is over." in (tmp_path / "curve.html").read_text()
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
