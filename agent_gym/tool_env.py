@@ -271,9 +271,13 @@ def _same(stated: str, gold: str) -> float:
 
 
 def _words_before(text: str) -> list[str]:
-    """Return the words in front of the first digit, and behind what a sign of equality or a colon names."""
+    """Return the words in front of the first digit, and behind what a sign of equality or a colon names.
+
+    Those that are no part of a name are left out: "in 1947" is 1947.
+    """
     before = re.split(r"\d", text.casefold(), maxsplit=1)[0]
-    return re.findall(r"[^\W\d_]+", re.split("[=:]", before)[-1])
+    words = re.findall(r"[^\W\d_]+", re.split("[=:]", before)[-1])
+    return [word for word in words if word not in ("the", "a", "an", "in", "on", "at", "about", "around")]
 
 
 def _plain_words(text: str) -> list[str]:
