@@ -20,7 +20,7 @@ import gymnasium
 from agent_gym.chat import MAX_OBSERVATION_CHARS, ChatRenderer, Message, check_content, copied, cut_to_size, text_of
 from agent_gym.data import named_tokenizer
 from agent_gym.errors import ConfigError, EnvFailure, unknown_arguments, whole_number
-from agent_gym.images import Content
+from agent_gym.images import Content, images_of, join
 from agent_gym.reply import Reply, check_reply
 from agent_gym.rewards import MAX_REWARD, plain_number, plain_numbers
 from agent_gym.spaces import Text
@@ -158,7 +158,7 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def _first_messages(self, question: Content) -> tuple[list[Message], str]:
         check_content(question, f"what {type(self).__name__}.begin returned")
-        return cut_to_size(self.behind_system_prompt(copied(question)), "\n\n")
+        return cut_to_size(self.behind_system_prompt(question), "\n\n")
 
     def prompt_ids(self, messages: list[Message]) -> list[int]:
         """Render a prompt, the opening or what `situation` returned: (T,) ids."""
@@ -170,10 +170,9 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def situation(self) -> list[Message]:
         """Describe where the episode stands, for `rebuild` contexts: by default the opening and what happened."""
-        before = [one for one in self.transcript.segments if one.step == PROMPT_STEP]
-        opening: list[Message] = [{"role": one.source, "content": one.text} for one in before]
+        opening: list[Message] = copied(self._opening)
         if history := self.history():
-            opening[-1]["content"] += f"\n\n{HISTORY_HEADING}\n{history}"
+            opening[-1]["content"] = join([opening[-1]["content"], f"{HISTORY_HEADING}\n{history}"], "\n\n")
         return opening
 
     def history(self) -> str:
@@ -222,6 +221,8 @@ class TextEnv(gymnasium.Env[str, str]):
         self.turn = 0
         self._over = True  # until there is something to act on
         messages, observation = self.opening(task)
+        messages = _plain(messages)
+        self._opening = copied(messages)
         opening = self._begin_transcript(messages)
         self._over = False
         info: dict[str, Any] = {
@@ -330,7 +331,7 @@ class TextEnv(gymnasium.Env[str, str]):
     def as_messages(self, reply: Reply) -> tuple[list[Message], str]:
         """Return the world's answer as messages and as one text."""
         if reply.messages is not None:
-            return cut_to_size([copied(dict(message)) for message in reply.messages], "\n")
+            return cut_to_size(_plain(reply.messages), "\n")
         if reply.tool_calls and not reply.text:
             known = [schema["function"]["name"] for schema in self.tool_schemas]
             # A name that the policy made up stays out of the template, which would print it as it stands.
@@ -342,7 +343,7 @@ class TextEnv(gymnasium.Env[str, str]):
         if reply.terminated and not reply.text:
             return [], ""
         role = self.renderer.observation_role if self.renderer is not None else "user"
-        return cut_to_size([{"role": role, "content": copied(reply.text)}], "")
+        return cut_to_size(_plain([{"role": role, "content": reply.text}]), "")
 
     def _token_ids(
         self, action: str, text: str, answers: list[Message], observation: str, terminated: bool
@@ -363,3 +364,9 @@ class TextEnv(gymnasium.Env[str, str]):
             return sampled, self.renderer.inline_reply(sampled, observation)
         # A truncated episode could go on: its text ends with the generation prompt.
         return sampled, self.renderer.reply(sampled, answers, final=terminated)
+
+
+def _plain(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Copy messages; parts without an image become the text that they are, since most readers expect a text."""
+    copies = [copied(dict(message)) for message in messages]
+    return [one if images_of([one]) else {**one, "content": text_of(one["content"])} for one in copies]

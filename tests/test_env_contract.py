@@ -14,6 +14,7 @@ from toy_envs import CountingEnv, WorldEnv
 
 from agent_gym import ConfigError, Reply, Sampled, Span, TextEnv, Transcript, action_mask
 from agent_gym.chat import MAX_OBSERVATION_CHARS, ChatRenderer
+from agent_gym.images import parts
 from agent_gym.transcript import Segment, check_tiling
 
 
@@ -142,6 +143,26 @@ def test_what_a_subclass_has_to_define() -> None:
         bare.reset(seed=0)
     with pytest.raises(ConfigError, match="TextEnv has no expert"):
         bare.expert_action()
+
+
+class Shots(WorldEnv):
+    """Begins with an example, whose answer is the assistant's, and a question of parts."""
+
+    def opening(self, task: Any) -> tuple[list[dict[str, Any]], str]:
+        example = [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}]
+        return [*example, {"role": "user", "content": parts("2", "+2")}], self.begin({**task, "question": "2+2"})
+
+
+def test_parts_without_an_image_are_a_text_and_a_situation_has_the_roles_of_the_opening(tokenizer: Any) -> None:
+    env = Shots(tokenizer=tokenizer)
+    _, info = env.reset(options={"task": {"replies": [Reply(parts("no", "!")), Reply()]}})
+    opening = [("user", "1+1"), ("assistant", "2"), ("user", "2+2")]
+    assert [(one["role"], one["content"]) for one in info["messages"]] == opening
+    assert env.step("5")[-1]["messages"][1]["content"] == "no!"
+    *before, (role, content) = [(one["role"], one["content"]) for one in env.situation()]
+    assert before == opening[:2] and role == "user"
+    assert content == "2+2\n\nWhat happened so far:\n1. You: 5\n   Answer: no!"
+    assert [one["content"] for one in info["messages"]][-1] == "2+2", "the opening itself stays"
 
 
 # With a tokenizer.
