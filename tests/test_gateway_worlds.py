@@ -76,6 +76,7 @@ def test_an_episode_is_that_of_the_world(tokenizer: Any, agent: Any) -> None:
         assert mine.failure is None, mine.failure
         assert (mine.reward, mine.success, mine.terminated) == (its.reward, its.success, its.terminated)
         assert (mine.truncation, mine.turns, len(mine.rows)) == (its.truncation, its.turns, 1)
+        assert mine.steps[-1].metrics == its.steps[-1].metrics
     assert [(one.success, one.truncated) for one in episodes[:3]] == [(True, False), (False, False), (False, True)]
 
 
@@ -91,6 +92,17 @@ def test_the_world_says_of_what_kind_its_tasks_are(tokenizer: Any) -> None:
     (mine,) = play(tokenizer, env, lambda episode: "look", 1)
     (its,) = play(tokenizer, ("AgentR1/ALFWorld-v0", {}), lambda episode: "look", 1)
     assert mine.categories == its.categories and set(its.categories) == {"task_type"}
+
+
+def test_the_world_has_the_metrics_and_the_gold(tokenizer: Any) -> None:
+    world = ("AgentR1/HotpotQA-v0", {"reward": "em"})
+    agent_id, kwargs = agent_env(player, world=world[0], world_kwargs=world[1])
+    (mine,) = play(tokenizer, (agent_id, kwargs), lambda episode: "<answer>nobody</answer>", 1)
+    (its,) = play(tokenizer, world, lambda episode: "<answer>nobody</answer>", 1)
+    assert {"em", "f1"} <= set(its.steps[-1].metrics) and mine.steps[-1].metrics == its.steps[-1].metrics
+    support = make(agent_id, **{**kwargs, "world": "AgentR1/Support-v0", "world_kwargs": {}})
+    task = support.tasks["train"][0]
+    assert support.gold(task) == make("AgentR1/Support-v0").gold(task)
 
 
 def test_an_agent_that_outlives_its_episode_acts_in_no_other(tokenizer: Any) -> None:

@@ -103,6 +103,7 @@ class AgentEnv(TextEnv):
         self.leave()
         self._history, self._paid, self._solved = History(), 0.0, False
         self._world_over = self._world_cut = False
+        self._told: dict[str, float] = {}  # the numbers for the log of the world's last step
         self._session = shared_gateway().open(self._caller)
         self._task = copied(task) if self._world is None else self._begin_world(task, self._session)
         if self._function is not None:
@@ -144,6 +145,7 @@ class AgentEnv(TextEnv):
         else:
             reply.messages = self._news
             self._talk += self._news
+        reply.metrics |= self._told
         return reply
 
     def _written(self, text: str) -> Answer:
@@ -244,6 +246,9 @@ class AgentEnv(TextEnv):
     def categories(self, task: Any) -> dict[str, str]:
         return super().categories(task) if self._world is None else self._world.categories(task)
 
+    def gold(self, task: Any) -> Any:
+        return super().gold(task) if self._world is None else self._world.gold(task)
+
     def _begin_world(self, task: Any, session: Session) -> dict[str, Any]:
         assert self._world is not None
         _, info = self._world.reset(seed=int(self.np_random.integers(1 << 31)), options={"task": task})
@@ -262,7 +267,7 @@ class AgentEnv(TextEnv):
         observation, reward, terminated, truncated, info = self._world.step(action)
         self._paid += reward
         self._world_over, self._world_cut = terminated or truncated, truncated
-        self._solved = bool(info.get("is_success", False))
+        self._solved, self._told = bool(info.get("is_success", False)), info.get("metrics", {})
         return observation
 
 
