@@ -126,6 +126,7 @@ def test_stop_strings_and_limits_of_a_request(tokenizer: Any) -> None:
         ({"top_logprobs": 5, "logprobs": True}, "top_logprobs must be 0"),
         ({"max_tokens": 0}, "at least 1"),
         ({"stop": [1]}, "stop is"),
+        ({"stop": 5}, "stop is 5; it must be a text or a list of texts"),
         ({"temperature": "hot"}, "temperature is 'hot'"),
         ({"messages": []}, "no messages"),
         ({"messages": [{"role": "king", "content": "x"}]}, "role is 'king'"),

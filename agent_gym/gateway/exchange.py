@@ -139,8 +139,8 @@ def function_schema(name: Any, description: Any, parameters: Any) -> dict[str, A
 
 def stop_strings(stop: Any) -> tuple[str, ...]:
     """Read a stop string, or several."""
-    words = [stop] if isinstance(stop, str) else list(stop or ())
-    if not all(isinstance(word, str) for word in words):
+    words = [] if stop is None else [stop] if isinstance(stop, str) else stop
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise Refused(400, f"stop is {stop!r:.80}; it must be a text or a list of texts")
     return tuple(word for word in words if word)
 
