@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import datasets
 import gymnasium
 import pytest
 import typing_extensions
@@ -145,13 +146,18 @@ class TestSkyRL:
 
 
 class TestVerl:
-    def test_turns_of_a_role_are_sampled(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_turns_of_a_role_are_sampled(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         # Stand-ins for verl, so that this runs without it: the mask is made by the loop alone.
         parts = {"AgentLoopBase": object, "AgentLoopOutput": SimpleNamespace, "AgentLoopMetrics": SimpleNamespace}
         monkeypatch.setitem(sys.modules, "verl.experimental.agent_loop.agent_loop", SimpleNamespace(**parts))
         adapter = runpy.run_module("agent_gym.contrib.verl")  # not imported: other tests may have the real one
         tokenizer = tokenizer_for(BARGAIN)
-        ours, row = Scripted(BARGAIN, tokenizer), adapter["to_verl"](BARGAIN, tasks=4)[3]
+        ours, rows = Scripted(BARGAIN, tokenizer), adapter["to_verl"](BARGAIN, tasks=4)
+        # Through the file that verl reads, beside rows of another environment with other arguments.
+        datasets.Dataset.from_list(rows).to_parquet(tmp_path / "one.parquet")
+        mixed = [*rows, *adapter["to_verl"](BISECT, tasks=4, max_turns=3)]
+        datasets.Dataset.from_list(mixed).to_parquet(tmp_path / "two.parquet")
+        row = datasets.Dataset.from_parquet(str(tmp_path / "two.parquet"), cache_dir=str(tmp_path))[3]
         left = [list(turn) for turn in ours.turns]
 
         class Server:

@@ -130,6 +130,18 @@ def test_an_environment_of_trls_is_one_of_ours() -> None:
     check_text_env(lambda: FromTRL(Doubling, ROWS), expert=False)
 
 
+def test_examples_in_a_prompt_keep_their_roles() -> None:
+    talk = [("system", "Be short."), ("user", "Double 2."), ("assistant", "4"), ("user", "Double it.")]
+    prompt = [{"role": role, "content": content} for role, content in talk]
+    env = FromTRL(Doubling, [{"prompt": prompt, "number": 5}], max_turns=2)
+    for _ in range(2):
+        observation, info = env.reset(seed=0)
+        shown = [(message["role"], message["content"]) for message in info["messages"]]
+        assert shown == [*talk[:3], ("user", "Double it. The number is 5.")]
+    env.step(call(5))
+    assert [one["role"] for one in env.situation()] == [role for role, _ in talk]
+
+
 def test_a_reward_function_of_trls_sees_the_completion_and_the_row() -> None:
     def right(completions: Any, number: Any, **_: Any) -> list[float]:
         return [float(one[-1]["content"] == str(2 * n)) for one, n in zip(completions, number, strict=True)]

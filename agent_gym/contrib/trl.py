@@ -10,10 +10,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from agent_gym.chat import Message
+from agent_gym.chat import Message, text_of
 from agent_gym.contrib.lending import LentEpisode, task_rows
 from agent_gym.env import Reply
 from agent_gym.errors import ConfigError, require
+from agent_gym.images import Content
 from agent_gym.registry import make
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import FunctionTool, Tool, ToolResult
@@ -146,11 +147,16 @@ class FromTRL(ToolEnv):
         text = self._trl.reset(**task)
         self._row = task
         *before, last = task.get("prompt") or [{"role": "user", "content": ""}]
-        self._system = "\n\n".join(message["content"] for message in before)
-        return f"{last['content']}{text or ''}"
+        self._system = "\n\n".join(text_of(message["content"]) for message in before if message["role"] == "system")
+        self._examples = [message for message in before if message["role"] != "system"]
+        return f"{text_of(last['content'])}{text or ''}"
 
     def opening_system_prompt(self) -> str:
         return "\n\n".join(filter(None, [self._system, super().opening_system_prompt()]))
+
+    def behind_system_prompt(self, content: Content) -> list[Message]:
+        *system, question = super().behind_system_prompt(content)
+        return [*system, *self._examples, question]
 
     def answer(self, text: str) -> Reply:
         return Reply(terminated=True)

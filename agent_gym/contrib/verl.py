@@ -13,6 +13,7 @@ and the data set is `datasets.Dataset.from_list(to_verl(env_id)).to_parquet("tra
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 from uuid import uuid4
 
@@ -28,13 +29,15 @@ loops: Any = require("verl.experimental.agent_loop.agent_loop", "verl")
 
 def to_verl(env_id: str, *, split: str = "train", tasks: int = 1000, seed: int = 0, **env_kwargs: Any) -> list[Row]:
     """Return rows of verl's data set for tasks of an environment; `ConfigError` if there are fewer."""
+    # As JSON: a file of parquet takes no dict without entries, and gives each row those that the others have, as None.
+    written = json.dumps(env_kwargs)
     return [
         {
             "prompt": [{"role": "user", "content": f"{env_id} {split}/{row['index']}"}],  # the loop makes its own
             "agent_name": "agent_gym",
             "data_source": env_id,
             "reward_model": {"style": "rule", "ground_truth": ""},  # verl asks for one; the loop pays the reward
-            "extra_info": {"index": row["index"], "env_id": env_id, "env_kwargs": env_kwargs, "task": row},
+            "extra_info": {"index": row["index"], "env_id": env_id, "env_kwargs": written, "task": row},
         }
         for row in task_rows(env_id, split, tasks, seed, env_kwargs)
     ]
@@ -47,7 +50,7 @@ class AgentGymLoop(loops.AgentLoopBase):
         """Play the episode of a row of `to_verl` and return verl's `AgentLoopOutput`."""
         about, limit = row["extra_info"], self.rollout_config.response_length
         renderer = ChatRenderer.of(self.tokenizer)
-        env: Any = gymnasium.make(about["env_id"], tokenizer=renderer, **(about["env_kwargs"] or {}))
+        env: Any = gymnasium.make(about["env_id"], tokenizer=renderer, **json.loads(about["env_kwargs"]))
         task = about["task"]
         options = {"split": task["split"], "index": int(task["index"])}
         _, info = await asyncio.to_thread(env.reset, seed=int(task["seed"]), options=options)
