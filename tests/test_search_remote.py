@@ -23,7 +23,7 @@ from serve_tools import ask
 
 from agent_gym.errors import ConfigError, EnvFailure
 from agent_gym.search import BM25Retriever, Corpus, Document, Hit, MicroBatcher, RemoteRetriever, Retriever
-from agent_gym.search.engines import open_index, read_response, response
+from agent_gym.search.engines import fuse, open_index, read_response, response
 from agent_gym.search.sources import open_corpus
 from agent_gym.serve import client
 from agent_gym.serve.services import MAX_REQUEST_BYTES, SearchServer, bind
@@ -56,6 +56,13 @@ def test_documents_of_other_servers_are_read():
     }
     content = {"result": [[{"document": {"id": 7, "contents": text}, "score": 1} for text in read]]}
     assert read_response(json.dumps(content).encode(), 1) == [[Hit(document, 1.0) for document in read.values()]]
+
+
+@pytest.mark.parametrize("about", [{}, {"id": None}])
+def test_documents_without_ids_are_not_one(about):
+    rows = [{"document": {**about, "contents": text}, "score": 1} for text in ("a\nb", "c\nd")]
+    (hits,) = read_response(json.dumps({"result": [rows]}).encode(), 1)
+    assert [hit.document.title for hit in fuse([hits, hits])] == ["a", "c"]
 
 
 # The client.

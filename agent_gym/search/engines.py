@@ -165,7 +165,9 @@ def read_response(data: bytes, count: int) -> list[list[Hit]]:
             title, text = "", contents
         if len(title) >= 2 and title[0] == title[-1] == '"':
             title = title[1:-1]
-        return Hit(Document(str(document.get("id", "")), title, text), float(row["score"]))
+        # Servers that give no id: the contents tell documents apart, which a fusion does by their ids.
+        name = contents if document.get("id") is None else str(document["id"])
+        return Hit(Document(name, title, text), float(row["score"]))
 
     try:
         found = [[read(row) for row in rows] for rows in json.loads(data)["result"]]
