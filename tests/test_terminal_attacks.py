@@ -64,6 +64,9 @@ def test_a_session_keeps_files_folder_and_exported_variables(terminal: Terminal)
     assert (failed.status, failed.exit_code, terminal.run("pwd").stdout) == ("error", 3, "/app\n")
     with shared_terminals().open(pack({})) as other:
         assert other.run("ls -A /app /tmp $HOME; echo $WHO").stdout == "/app:\n\n/home/agent:\n\n/tmp:\n\n"
+        # Nor does what was unset come back, and `cd -` knows the folder before.
+        other.run("unset USER LANG; cd /tmp")
+        assert other.run('echo "${USER-none} ${LANG-none} $HOME"; cd -').stdout == "none none /home/agent\n/app\n"
 
 
 LASTING = (

@@ -27,12 +27,12 @@ from . import MAX_MESSAGE_BYTES, Exit, Message, Setup, kernel, preload, seccomp
 from .forkserver import CHILDREN, DEVICES, NICE, OVERUSED, Job, Server, or_give_up
 
 _SESSIONS, _TESTS, _LOGS = "/sessions", "/tests", "/logs"
-_PRELUDE = "/etc/terminal.bash"
+_PRELUDE, _KEPT = "/etc/terminal.bash", "/run/state"
 # Bash reads this before each command: the exported variables and the folder that the last one left. A command can
 # change them as it likes, since only later commands of its own session read them.
-_STATE = """unset BASH_ENV
-[ -f /run/state ] && . /run/state
-trap '{ export -p; printf "cd -- %q 2>/dev/null\\n" "$PWD"; } >/run/state' EXIT
+_STATE = f"""unset BASH_ENV
+[ -f {_KEPT} ] && . {_KEPT}
+trap '{{ export -p; printf "cd -- %q 2>/dev/null && OLDPWD=%q\\n" "$PWD" "${{OLDPWD-$PWD}}"; }} >{_KEPT}' EXIT
 """
 _ACCOUNTS = {"passwd": "agent:x:1000:1000::/home/agent:/bin/bash\n", "group": "agent:x:1000:\n"}
 _USER = 1000
@@ -215,10 +215,15 @@ def _watch(command: bytes, request: Message, flags: mmap.mmap, flag: int) -> int
     os.umask(0o022)
     with suppress(OSError):
         os.chdir(request["folder"])
+    environment = request["environment"]
+    if not request["tests"]:
+        # What the last command left has all that is exported: what it has unset would come back with the first ones.
+        kept = os.path.isfile(_KEPT) and os.path.getsize(_KEPT)
+        environment = {**({} if kept else environment), "BASH_ENV": _PRELUDE}
     shell = os.posix_spawn(
         "/bin/bash",
         [b"bash", b"-c", command],
-        request["environment"] if request["tests"] else {**request["environment"], "BASH_ENV": _PRELUDE},
+        environment,
         setsigmask=[],
         setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores
     )
