@@ -236,9 +236,40 @@ def test_a_task_of_harbor_is_played_with_its_folder_variables_and_time(tmp_path:
     assert expert_episode(env, seed=0)[-1][-1]["is_success"]
 
 
+def test_a_dockerfile_s_variables_stand_for_their_values_and_one_that_is_copied_is_a_file(tmp_path: Path) -> None:
+    lines = [
+        "FROM ubuntu",
+        "ENV ROOT=/data",
+        "WORKDIR $ROOT/in",
+        "ENV PATH=$ROOT/bin:$PATH PRICE='$5'",
+        "COPY . ${ROOT}/x",
+    ]
+    write(tmp_path / "one", environment__Dockerfile="\n".join(lines), environment__web__Dockerfile="FROM x")
+    task = read_task(tmp_path / "one")
+    assert task.folder == "/data/in" and sorted(task.files) == ["/data/x/in.txt", "/data/x/web/Dockerfile"]
+    assert task.variables["PRICE"] == "$5"
+    lines[3] = "ENV PATH=$ROOT/bin:$PATH"
+    write(tmp_path / "one", environment__Dockerfile="\n".join(lines))
+    env: Any = agent_gym.make(ID, data=str(tmp_path))
+    env.reset(seed=0)
+    assert call(env, "touch here; pwd; ls; echo $PATH")[0].startswith("/data/in\nhere\n/data/bin:/usr")
+
+
+def test_tasks_that_differ_in_the_variables_of_their_tests_alone_are_tested_each(tmp_path: Path) -> None:
+    test = "echo $WANT > /logs/verifier/reward.txt"
+    for want in "01":
+        settings = f'[verifier]\nenv = {{ WANT = "{want}" }}\n'
+        write(tmp_path / want, **{"tests__test.sh": test, "task.toml": settings})
+    env: Any = agent_gym.make(ID, data=str(tmp_path))
+    for index in range(2):
+        env.reset(options={"index": index})
+        assert env.step("Done.")[-1]["is_success"] == bool(index)
+
+
 UNFIT = {
     "RUN apt-get": {"environment/Dockerfile": "FROM ubuntu\nRUN apt-get install x"},
     "the image 'nvidia/cuda": {"environment/Dockerfile": "FROM nvidia/cuda:12"},
+    "the variable 'HOME', which it does not set": {"environment/Dockerfile": "FROM ubuntu\nWORKDIR $HOME/x"},
     "COPY --from=build": {"environment/Dockerfile": "FROM ubuntu\nCOPY --from=build a b"},
     "copies 'missing'": {"environment/Dockerfile": "FROM ubuntu\nWORKDIR /app\nCOPY missing x"},
     "'/usr/lib/x', which belongs to the system": {
@@ -261,13 +292,13 @@ def test_tasks_that_need_an_image_are_listed_with_the_reason_and_left_out_on_req
         with pytest.raises(Unfit, match=reason.replace("(", r"\(")):
             read_task(tmp_path / f"task{number}")
     with pytest.raises(
-        ConfigError, match=r"^12 of 12 tasks in [^\n]*\n  task0: its Dockerfile needs an image: RUN apt-get"
+        ConfigError, match=r"^13 of 13 tasks in [^\n]*\n  task0: its Dockerfile needs an image: RUN apt-get"
     ):
         agent_gym.make(ID, data=str(tmp_path), skip=True)
     write(tmp_path / "fit")
     with pytest.raises(ConfigError, match="skip=True leaves them out"):
         agent_gym.make(ID, data=str(tmp_path))
-    with pytest.warns(UserWarning, match="12 of 13 tasks"):
+    with pytest.warns(UserWarning, match="13 of 14 tasks"):
         env: Any = agent_gym.make(ID, data=str(tmp_path), skip=True)
     assert len(env.tasks["train"]) == 1
     shutil.rmtree(tmp_path / "fit" / "tests")

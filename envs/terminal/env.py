@@ -82,12 +82,13 @@ class Shell(TextTool):
         return self._terminal
 
     def _files(self) -> Files:
-        return pack(self._task.files, self._task.folders)
+        return pack(self._task.files, self._task.folders, self._task.folder)
 
     def test(self) -> float:
         """End the session, run the tests and return their reward; for files that no command has touched only once."""
         tests = pack({f"/{path}": content for path, content in self._task.tests.items()}, ())
-        untouched = b"" if self._before else hashlib.sha256(self._files().archive + tests.archive).digest()
+        about = repr((self._task.folder, self._task.test_variables)).encode()
+        untouched = b"" if self._before else hashlib.sha256(self._files().archive + tests.archive + about).digest()
         reward = _UNTOUCHED.get(untouched)
         if reward is None:
             seconds = self._task.test_seconds

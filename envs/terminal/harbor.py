@@ -20,14 +20,16 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from string import Template
 from typing import Any, NamedTuple
 
 from agent_gym.errors import ConfigError, writing
-from agent_gym.sandbox.terminal import FOLDERS, HOME
+from agent_gym.sandbox.terminal import ENVIRONMENT, FOLDERS, HOME
 
 IMAGE = "python:3.11-bookworm"  # of written tasks: it has bash, git, and Python with sqlite3
 _PLAIN = {"ubuntu", "debian", "python", "bash", "buildpack-deps", "busybox"}
 _IGNORED = {"CMD", "LABEL", "MAINTAINER", "EXPOSE"}  # of no matter to a shell
+_EXPANDED = {"FROM", "WORKDIR", "ENV", "COPY"}
 # What tests call that is not here: installers, the network, and what they would install.
 _ABSENT = re.compile(r"\b(apt-get|apt|apk|yum|dnf|pip3?|uvx?|conda|npm|npx|cargo|curl|wget|pytest)\b")
 _NOT_OURS = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/logs", "/proc", "/sbin", "/sys", "/tests", "/usr")
@@ -115,6 +117,11 @@ def _image(dockerfile: str, context: Path) -> tuple[str, dict[str, bytes], dict[
         name, rest = name.upper(), rest.strip()
         try:
             words = json.loads(rest) if rest.startswith("[") else shlex.split(rest)
+            if name in _EXPANDED and not {"'", "\\"} & {*rest}:  # where a $ may be one that is meant
+                known = {"PATH": ENVIRONMENT["PATH"], **variables}
+                words = [Template(word).substitute(known) for word in words]
+        except KeyError as error:
+            raise Unfit(f"its Dockerfile needs the variable {error}, which it does not set: {line:.80}") from None
         except ValueError as error:
             raise Unfit(f"its Dockerfile cannot be read ({error}): {line:.80}") from None
         if name == "FROM" and len(words) == 1:
@@ -152,6 +159,7 @@ def _inside(folder: str, path: str) -> str:
 def _copied(sources: list[str], target: str, folder: str, context: Path) -> dict[str, bytes]:
     """Return what COPY copies: a folder's contents, or files, into a folder or under a name."""
     copied: dict[str, bytes] = {}
+    itself = context / "Dockerfile"
     place = _inside(folder, target)
     into = target.endswith("/") or len(sources) > 1 or target in (".", "./")
     for source in sources:
@@ -160,7 +168,7 @@ def _copied(sources: list[str], target: str, folder: str, context: Path) -> dict
             raise Unfit(f"its Dockerfile copies {source!r}, which is not in environment/")
         for path in found:
             if path.is_dir():
-                inner = {file.relative_to(path).as_posix(): file for file in _files(path) if file.name != "Dockerfile"}
+                inner = {file.relative_to(path).as_posix(): file for file in _files(path) if file != itself}
                 copied |= {_inside(place, name): file.read_bytes() for name, file in inner.items()}
             else:
                 copied[_inside(place, path.name) if into or len(found) > 1 else place] = path.read_bytes()
