@@ -38,6 +38,12 @@ def test_sampling_params_refuse_what_an_engine_would_misread(values: dict[str, A
         SamplingParams(**values)
 
 
+def test_half_a_surrogate_pair_of_a_script_is_a_question_mark() -> None:
+    policy = ScriptedPolicy(lambda episode: "a\ud800", lambda text: list(text.encode()))
+    policy.submit(Request(0, [0], SamplingParams(50)))
+    assert bytes(policy.poll()[0].token_ids) == b"a?"
+
+
 def test_scripted_policy_acts_on_the_live_episode() -> None:
     def act(episode: object) -> str:
         if episode == "bad":

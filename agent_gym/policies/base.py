@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from agent_gym.errors import ConfigError
 from agent_gym.images import Shown
+from agent_gym.transcript import plain_action
 
 if TYPE_CHECKING:
     import torch
@@ -236,7 +237,7 @@ class ScriptedPolicy:
         # What a script asks of the environment, it asks in the thread where the environment lives.
         in_thread = getattr(request.episode, "in_thread", None)
         text = in_thread(partial(self._act, request.episode)) if in_thread else self._act(request.episode)
-        text, stopped = until(text, request.params.stop)
+        text, stopped = until(plain_action(text), request.params.stop)
         reason: FinishReason = "stop_string" if stopped else "stop"
         ids = list(self._encode(text))
         if stopped:  # a model that is stopped by a string never samples its end of turn
