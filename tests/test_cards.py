@@ -269,6 +269,16 @@ def test_a_leaderboard_holds_apart_what_is_not_comparable(played: Path, tmp_path
     assert page.count("<table>") == 3 and "not comparable with version 1" in page
 
 
+def test_a_leaderboard_knows_no_success_where_every_episode_failed(
+    played: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    card, _ = cards_of(played)
+    write_cards(tmp_path / "lost.card.json", [{**card, "measures": {}}])
+    assert main(["leaderboard", str(tmp_path)]) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("expert (lost)"))
+    assert row.split()[2:4] == ["-", "-"] and "%" not in row
+
+
 def test_a_folder_without_cards_is_named(tmp_path: Path, capsys: Captured) -> None:
     assert "holds no cards" in complaint(capsys, "leaderboard", str(tmp_path))
 

@@ -144,11 +144,13 @@ def _rows(cards: Cards) -> list[tuple[Measure, list[str]]]:
     """Return a row per card, the best first, each with its success."""
     rows, name = [], "episode/success"
     for card in cards:
-        success = Measure(**card["measures"].get(name, {"value": 0.0, "low": 0.0, "high": 1.0}))
+        known = card["measures"].get(name)  # None where all episodes failed
+        success = Measure(**(known or {"value": 0.0, "low": 0.0, "high": 1.0}))
         counts = [card["counts"][key] for key in ("failed", "skipped")]
         spent = [f"{n:,}" for n in card["tokens"].values()] + [f"{card['seconds'][key]:,.1f}" for key in ("cpu", "gpu")]
         cost = "-" if card["cost"] is None else f"{card['cost']:.4g}"
-        shown = [number(name, success.value), interval(name, success), *map(str, counts)]
+        measured = [number(name, success.value), interval(name, success)] if known else ["-", "-"]
+        shown = [*measured, *map(str, counts)]
         rows.append((success, [card["policy"], *shown, *spent, cost]))
     return sorted(rows, key=lambda row: -row[0].value)
 
