@@ -130,6 +130,8 @@ check_text_env(lambda: agent_gym.make("shop:Mine/Shop-v0"))
         (["--tools", "rows.jsonl"], "takes a Python file"),
         (["--tools", "none.py"], "defines no public function"),
         (["--tools", "broken.py"], "broken.py cannot be imported: ZeroDivisionError"),
+        (["--tools", "exits.py"], "exits.py cannot be imported: SystemExit: 3"),
+        (["--tools", "near.py"], "near.py imports 'none' beside it, which would not come along; write it into the"),
         (["--tools", "picky.py"], "no tool answered a made-up call"),
         (["--from", "rows.jsonl"], "no column 'answer'"),
         (["--from", "null.jsonl"], "row 1 of train has no text as its question, or no answer: {'question': 'x', "),
@@ -146,6 +148,8 @@ def test_what_makes_no_environment_is_refused_before_anything_is_written(
     Path("lists.jsonl").write_text('{"question": ["x"], "answer": 1}\n')
     Path("none.py").write_text("def _f() -> str:\n    return ''\n")
     Path("broken.py").write_text("1 / 0\n")
+    Path("exits.py").write_text("raise SystemExit(3)\n")
+    Path("near.py").write_text("from none import _f\n\n\ndef f() -> str:\n    'No.'\n    return _f()\n")
     Path("picky.py").write_text('def f(a: int) -> str:\n    """No."""\n    raise ValueError(a)\n')
     assert main(["new", "env", "other", *words]) == 2
     assert message in capsys.readouterr().err and not Path("other").exists()

@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import shutil
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
@@ -114,15 +115,29 @@ def _load(path: Path) -> dict[str, Tool]:
     try:
         body = ast.parse(path.read_text(encoding="utf-8")).body
         defined = [one.name for one in body if isinstance(one, ast.FunctionDef) and not one.name.startswith("_")]
+        if beside := _neighbours(path):
+            cure = "write it into the file, or install it as a package"
+            raise ConfigError(f"new: {path} imports {beside[0]!r} beside it, which would not come along; {cure}")
         module = run_path(str(path))
+    except ConfigError:
+        raise
     except OSError as error:
         raise ConfigError(f"new: cannot read {path}: {error.strerror}; --tools takes a Python file") from error
-    except Exception as error:  # it is the user's code
+    except (Exception, SystemExit) as error:  # it is the user's code
         raise ConfigError(f"new: {path} cannot be imported: {described(error)}") from error
     found: dict[str, Tool] = {name: tool(module[name]) for name in defined}
     if not found:
         raise ConfigError(f"new: {path} defines no public function; a tool is a typed function with a docstring")
     return found
+
+
+def _neighbours(path: Path) -> list[str]:
+    """Return the modules in the folder of a file that it imports."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    names = [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    tops = [name.partition(".")[0] for name in names]
+    return [top for top in tops if top and path.with_name(f"{top}.py").exists() and top not in sys.stdlib_module_names]
 
 
 def _rows(data: str | None, tools: Mapping[str, Tool]) -> dict[str, list[Mapping[str, Any]]]:
