@@ -32,6 +32,7 @@ SPLIT_NAMES = ("train", "validation", "valid", "dev", "test")
 MODELS = {"smollm2": "SmolLM2-135M-Instruct"}
 """The models that `agent-gym prepare` makes, and where each is in its prepared folder."""
 _SUFFIXES = (".jsonl", ".json", ".parquet")
+_PER_LINE = "a file with a row per line ends in .jsonl"
 
 
 class GeneratedRows(Sequence[Row]):
@@ -251,7 +252,9 @@ def _read_file(path: Path, columns: tuple[str, ...]) -> list[Row]:
         if path.suffix == ".parquet":
             rows = require("pyarrow.parquet", "train").read_table(path).to_pylist()
         elif path.suffix == ".json":
-            rows = _parsed(path.read_text(encoding="utf-8-sig"), f"{path}, line 1")
+            rows = _parsed(
+                path.read_text(encoding="utf-8-sig"), f"{path}, which has to be a list of rows ({_PER_LINE})"
+            )
         else:
             with path.open(encoding="utf-8-sig") as file:  # some editors write a mark before the first row
                 rows = [_parsed(line, f"{path}, line {n}") for n, line in enumerate(file, 1) if line.strip()]
@@ -259,7 +262,9 @@ def _read_file(path: Path, columns: tuple[str, ...]) -> list[Row]:
         raise
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or not parquet
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    if not isinstance(rows, list) or not rows:
+    if not isinstance(rows, list):
+        raise ConfigError(f"{path} holds no list of rows; {_PER_LINE}")
+    if not rows:
         raise ConfigError(f"{path} holds no rows")
     return [completed(row, columns, f"{path}, row {n}") for n, row in enumerate(rows)]
 

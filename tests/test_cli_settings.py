@@ -127,7 +127,7 @@ def test_yaml_and_command_line_part_into_settings_and_launcher(tmp_path: Path, m
     config = tmp_path / "run.yaml"
     config.write_text(
         f"env_id: {GSM8K}\nenv_kwargs: {{max_turns: 2}}\nmodel_name_or_path: x\noutput_dir: 2026-11-28\n"
-        "train_tasks: 8\nmax_turn_tokens: 8\nlearning_rate: 1.0e-4\n"
+        "train_tasks: 8\nmax_turn_tokens: 8\nlearning_rate: 1.0e-4\neval_strategy: no\nsave_strategy: no\n"
     )
     (env, _, _), launcher = read("grpo", PLAIN, "--config", str(config))
     assert launcher == [] and env.env_id == PLAIN
@@ -137,6 +137,7 @@ def test_yaml_and_command_line_part_into_settings_and_launcher(tmp_path: Path, m
     (env, args, model), launcher = read("grpo", *words)
     assert env.env_id == GSM8K and env.kwargs == {"max_turns": 2} and env.train_tasks == 8
     assert args.output_dir == "2026-11-28", "which yaml reads as a date"
+    assert (args.eval_strategy, args.save_strategy) == ("no", "no"), "which yaml reads as False"
     assert args.learning_rate == 3e-4 and args.max_turn_tokens == 8 and model.model_name_or_path == "x"
     assert os.environ.pop("AGENT_GYM_TEST") == "7"
     assert launcher == [

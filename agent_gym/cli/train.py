@@ -123,6 +123,8 @@ class TrainingParser(TrlParser):
         """Take the values of the yaml file as texts, so that their types are checked as on the command line."""
         plain = (bool, int, float, date)
         texts = {key: as_text(value) if isinstance(value, plain) else value for key, value in content.items()}
+        # `eval_strategy: no` is what everybody writes, and yaml makes False of it.
+        texts |= {key: "no" for key, value in content.items() if value is False and key.endswith("_strategy")}
         return super().set_defaults_with_config(**texts)
 
     def error(self, message: str) -> NoReturn:
