@@ -82,7 +82,7 @@ class Files:
 def pack(files: Mapping[str, str | bytes], folders: tuple[str, ...] = FOLDERS, begin: str = "/") -> Files:
     """Pack files by their absolute paths, and the folder to begin in. What begins with `#!` can be executed."""
     packed = io.BytesIO()
-    inner = {parent.as_posix() for path in (*files, Path(begin, "x")) for parent in Path(path).parents}
+    inner = {parent.as_posix() for path in (*files, f"{begin}/x") for parent in Path(path).parents}
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for folder in sorted({*folders, *inner} - {"/"}):
             member = tarfile.TarInfo(folder)
