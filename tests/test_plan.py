@@ -213,6 +213,12 @@ def test_plan_orders_layouts_and_leaves_out_what_does_not_fit() -> None:
     # A server spreads a model that does not fit on one card.
     two = next(one for one in planned(4, 48, "Qwen/Qwen2.5-32B") if one.servers == 2)
     assert two.tensor_parallel == 2 and two.engines == 1 and two.cache > 0
+    # Or one beside which there is no room for vLLM itself, or for the episodes.
+    small = next(one for one in planned(4, 16) if one.servers == 2 and one.config == "zero3" and one.lora_rank)
+    assert small.tensor_parallel == 2 and small.obstacle is None
+    long = plan(KNOWN["Qwen/Qwen2.5-14B"], 4, 80 * GIB, episode_tokens=32768, micro_batch_tokens=8192, lora_rank=16)
+    spread = {one.config: one for one in long if one.servers == 2 and one.lora_rank}
+    assert spread["zero3"].tensor_parallel == 2 and spread["zero3"].obstacle is None
     # Full training in fp32 has a residual stream of four bytes.
     full, adapters = planned(1, 80, "Qwen/Qwen2.5-0.5B")
     assert full.activations == memory.activations(KNOWN["Qwen/Qwen2.5-0.5B"], 8192, "single", 4) > adapters.activations

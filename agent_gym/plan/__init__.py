@@ -191,7 +191,10 @@ def plan(
     for config, rank, trainers, servers in layouts:
         state = training_state(shape, config, trainers, rank)
         tensor_parallel = 1
-        while servers and weights / tensor_parallel > usable and 2 * tensor_parallel <= servers:
+        while 2 * tensor_parallel <= servers:  # until an engine has room for its episodes beside the weights
+            room = tensor_parallel * (usable - ENGINE_RESERVED) - weights
+            if room >= MIN_EPISODES * episode_tokens * cache_per_token(shape):
+                break
             tensor_parallel *= 2
         engine = weights / tensor_parallel + ENGINE_RESERVED
         cache = usable - engine - (0 if servers else state.total)
