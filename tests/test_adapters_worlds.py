@@ -58,6 +58,10 @@ def test_what_cannot_be_wrapped_is_named() -> None:
         wrap(Echo())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="cannot make 'Nothing-v0'"):
         wrap("Nothing-v0")
+    with pytest.raises(ConfigError, match="not the id 'CartPole-v1'"):
+        wrap("CartPole-v1", tasks={"train": ["a"]})
+    with pytest.raises(ConfigError, match="env_kwargs are the arguments of an id"):
+        wrap(Echo, env_kwargs={"level": 2})
     with pytest.raises(ConfigError, match="the observation of CartPoleEnv is"):
         wrap("CartPole-v1").reset(seed=0)
 

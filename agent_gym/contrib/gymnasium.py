@@ -55,6 +55,10 @@ class FromGymnasium(TextEnv):
         **kwargs: Any,
     ) -> None:
         self._per_task = tasks is not None
+        if isinstance(make, str) and self._per_task:
+            raise ConfigError(f"with tasks, make is a function that is given a task, not the id {make!r}")
+        if env_kwargs and not isinstance(make, str):
+            raise ConfigError("env_kwargs are the arguments of an id; a function makes the environment with its own")
         if isinstance(make, str):
             try:
                 self._inner: Any = gymnasium.make(make, **(env_kwargs or {}))
