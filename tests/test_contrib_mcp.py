@@ -140,11 +140,15 @@ print(tools["about"].run({{"name": "pid"}}).text, flush=True)
         ("http://127.0.0.1:1/mcp", "http://127.0.0.1:1/mcp cannot be used.*onnect"),
         ("python 'server.py", 'server is "python \'server.py"'),
         ([], r"server is \[\]"),
+        (Path("/nowhere"), r"server is PosixPath"),
     ],
 )
 def test_servers_that_cannot_be_used_are_named(server: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=f"(?s){words}"):
         mcp_tools(server)
+    for settings, named in (({"timeout_s": "30"}, "timeout_s '30'"), ({"env": {"PORT": 8000}}, "env holds something")):
+        with pytest.raises(ConfigError, match=named):
+            mcp_tools([sys.executable, "server.py"], **settings)
     monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(ConfigError, match=r"'mcp'.*agent-gym\[mcp\]"):
         mcp_tools(server)

@@ -63,13 +63,16 @@ def mcp_tools(
     require("mcp", "mcp")
     try:
         words = tuple(shlex.split(server) if isinstance(server, str) else server)  # an address is one word
-    except ValueError:  # a quotation without an end
+    except (TypeError, ValueError):  # a path, or a quotation without an end
         words = ()
-    if not words or not all(isinstance(word, str) for word in words) or not timeout_s > 0:
+    known_time = isinstance(timeout_s, int | float) and timeout_s > 0
+    if not words or not all(isinstance(word, str) for word in words) or not known_time:
         raise ConfigError(
             f"server is {server!r} and timeout_s {timeout_s!r}; they must be an address such as "
             "'http://127.0.0.1:8000/mcp' or a command such as 'python my_server.py', and a number of seconds above 0"
         )
+    if not all(isinstance(text, str) for pair in (env or {}).items() for text in pair):
+        raise ConfigError("env holds something else than texts; write numbers in it as texts, such as {'PORT': '8000'}")
     known = _Server(words, tuple(sorted((env or {}).items())), float(timeout_s))
     try:
         listed = _connected(known).listed
