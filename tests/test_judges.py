@@ -367,6 +367,8 @@ def test_anyone_may_ask_for_a_score() -> None:
     with judged_by(lambda asked: [len(asked.of("turn"))]) as (judge, server):
         assert judge.score([talk, talk[:1] + talk[3:]]) == [0.3, 0.1]
         assert '[{"id": "1"}]' in [asked.of("turn 1, written")[0] for asked in server.seen]  # in either order
+        silent = [*talk[:2], {"role": "tool", "content": None}, talk[3]]
+        assert judge.score([silent]) == [0.2], "an answer without words is none"
         with pytest.raises(JudgeFailure, match="no turn"):
             judge.score([talk[:1]])
 

@@ -69,7 +69,7 @@ class Case(NamedTuple):
                 words = [text_of(message.get("content") or ""), *([json.dumps(calls)] if calls else [])]
                 turns.append(Turn("\n".join(filter(None, words)), ""))
             elif turns:
-                answer = "\n".join(filter(None, [turns[-1].answer, text_of(message["content"])]))
+                answer = "\n".join(filter(None, [turns[-1].answer, text_of(message.get("content") or "")]))
                 turns[-1] = turns[-1]._replace(answer=answer)
             else:
                 opening.append(message)
