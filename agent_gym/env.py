@@ -371,4 +371,7 @@ class TextEnv(gymnasium.Env[str, str]):
 def _plain(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     """Copy messages; parts without an image become the text that they are, since most readers expect a text."""
     copies = [copied(dict(message)) for message in messages]
-    return [one if images_of([one]) else {**one, "content": text_of(one["content"])} for one in copies]
+    for one in copies:
+        if isinstance(one["content"], list) and not images_of([one]):
+            one["content"] = text_of(one["content"])
+    return copies
