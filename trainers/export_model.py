@@ -205,8 +205,8 @@ def model_card(
         parts += [_table(("policy", "environment", "split", *_NUMBERS), *measured)]
     if log:
         named = ("tasks",) if any("tasks" in entry for entry in log) else ()  # of several sets
-        what = [[str(entry["step"]), *(entry.get(name, "") for name in named)] for entry in log]
-        course = [(*one, *_result(*(entry[name] for name in MEASURED))) for one, entry in zip(what, log, strict=True)]
+        when = [[str(entry["step"]), *(entry.get(name, "") for name in named)] for entry in log]
+        course = [(*one, *_result(*(entry[name] for name in MEASURED))) for one, entry in zip(when, log, strict=True)]
         parts += ["During training:\n"] * bool(evaluations) + [_table(("step", *named, *_NUMBERS), *course)]
     if provenance:
         settings = [(key, f"`{json.dumps(value)}`") for key, value in provenance["settings"].items()]
