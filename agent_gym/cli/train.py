@@ -68,7 +68,7 @@ class TrainingParser(TrlParser):
         config = {"grpo": AgentGRPOConfig, "ppo": AgentPPOConfig, "sft": SFTConfig}[command]
         kinds: list[Any] = [TRAINING[command].arguments, config, ModelConfig]
         super().__init__(kinds, **layout(command))
-        self.set_defaults(logging_steps=1)  # a rollout takes seconds to minutes: a line for each is not too much
+        self.set_defaults(logging_steps=1.0)  # a rollout takes seconds to minutes: a line for each is not too much
         if command == "sft":
             # TRL would cut what is longer than 1,024 tokens. Demonstrations are never cut, and those of shops and of
             # searches for papers have 2,400, so that the model's own limit is the one that counts.
