@@ -98,7 +98,7 @@ class Trials:
                 time.sleep(0.05)
             time.sleep(self.rng.uniform(0, self.duration))
             victim = self.victim(name, ranks)
-            if all(rank.is_alive() for rank in ranks):
+            if victim is not None and all(rank.is_alive() for rank in ranks):
                 break
             self.wait(ranks)
         os.kill(victim, signal.SIGKILL)
@@ -124,14 +124,13 @@ class Trials:
         self.done.append(trial)
         print(f"{number}: checkpoint {step}, {trial}", flush=True)
 
-    def victim(self, name: str, ranks: list[Any]) -> int:
-        """Draw the process to kill."""
+    def victim(self, name: str, ranks: list[Any]) -> int | None:
+        """Draw the process to kill; None if those of the engine have ended with their rank's work."""
         if self.role == "rank":
             return int(self.rng.choice(ranks).pid)
         group = self.server.pid if self.server else int((self.folder / name / "engine").read_text())
-        return self.rng.choice(
-            [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _group(pid) == group]
-        )
+        members = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _group(pid) == group]
+        return self.rng.choice(members) if members else None
 
     def start(self, name: str, **changes: Any) -> list[Any]:
         with socket.socket() as listener:
