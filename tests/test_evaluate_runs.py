@@ -230,8 +230,12 @@ def test_stored_scores_are_those_of_today_and_other_weights_others(
     output.unlink()
     assert "is the card of other scores" in complaint(capsys, "rescore", str(played), "--output", str(output))
     # With fewer turns the world itself is another.
-    assert main(["rescore", str(played), "--env_kwargs", '{"max_turns": 1}']) == 1
+    short = tmp_path / "short.jsonl"
+    assert main(["rescore", str(played), "--env_kwargs", '{"max_turns": 1}', "--output", str(short)]) == 1
     assert "steps early" in capsys.readouterr().out
+    for then, now in zip(records_of(played), records_of(short), strict=True):
+        turns = "turns" if len(then["steps"]) > 1 else then["truncation"]
+        assert (now["truncated"], now["truncation"]) == (turns is not None, turns), "what ends there is cut off"
 
 
 def test_changed_records_are_found(played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

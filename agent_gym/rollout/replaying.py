@@ -64,7 +64,7 @@ def play_again(record: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Repla
     asked = [described(one for one in some if one["role"] != "system") for some in (info["messages"], then)]
     compare(again.world, "opening", *asked)
     shown = _answered_images(messages)
-    total, ended, success = 0.0, False, False
+    total, ended, truncated, success = 0.0, False, False, False
     acts = [step for step in steps if step.get("kind", "act") == "act"]
     for n, step in enumerate(acts):
         observation, paid, ended, truncated, info = env.step(step["action"])
@@ -90,6 +90,8 @@ def play_again(record: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Repla
         compare(again.scores, "success", success, record["success"])
         terms = sum_by_name(step["reward_terms"] for step in steps)
         again.record |= {"reward": total, "reward_terms": terms, "success": success, "terminated": ended}
+        if ended or truncated:  # else the episode has the end that it had: a limit of the rollout, or of more turns
+            again.record |= {"truncated": not ended, "truncation": None if ended else "turns"}
     return again
 
 
