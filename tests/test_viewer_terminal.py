@@ -25,7 +25,7 @@ from textual.widgets import DataTable, HelpPanel  # noqa: E402
 from agent_gym.viewer.browser import Browser  # noqa: E402
 from agent_gym.viewer.terminal import episode_table, episode_view  # noqa: E402
 
-HOSTILE = "[bold]\x1b]0;owned\x07\x1b[2J\x9b5A\u202e\u2066</answer>"
+HOSTILE = "[bold]\x1b]0;owned\x07\x1b[2J\x9b5A\u202e\u2066\ud800</answer>"
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_the_list_has_a_line_for_each_episode(file: Path) -> None:
 def test_an_episode_is_coloured_by_who_speaks_and_cannot_steer_the_terminal(file: Path) -> None:
     record = list(read_trajectories(file))[1]
     text = shown(episode_view(record, 2, 4))
-    assert not set("\x1b\x07\x9b\u202e\u2066") & set(text)
+    assert not set("\x1b\x07\x9b\u202e\u2066\ud800") & set(text)
     assert "[bold]␛]0;owned␇␛[2J" in text and "error: Error: the tool call is not valid JSON" in text
     assert [line for line in text.splitlines() if line.startswith("turn ")][0].startswith("turn 1  0, so far 0")
     coloured = shown(episode_view(record, 2, 4), force_terminal=True, color_system="standard")
