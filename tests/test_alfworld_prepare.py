@@ -56,6 +56,16 @@ def test_archives_and_folders_give_the_same_games(games: Path, tmp_path: Path) -
         assert prepare("alfworld", source=[str(source)], output=tmp_path / f"out{number}").made == ()
 
 
+def test_a_folder_is_one_source_however_it_is_given(
+    games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inside = games / "json_2.1.1"
+    for place, name in ((inside, "."), (games, "json_2.1.1"), (inside / "train", ".."), (games, str(inside))):
+        monkeypatch.chdir(place)
+        assert main(["prepare", "alfworld", "--from", name, "--output", str(tmp_path / "out")]) == 0
+        assert "alfworld from json_2.1.1 in " in capsys.readouterr().out
+
+
 def test_a_preparation_that_was_killed_goes_on(games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, write, calls = packed(games, tmp_path / "a.zip"), pieces.shutil.copyfileobj, []
 

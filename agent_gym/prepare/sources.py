@@ -7,6 +7,7 @@ was downloaded, and a file under any name.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import tarfile
 import zipfile
@@ -118,7 +119,8 @@ def _local(used: Sequence[Path], urls: Mapping[Path, str], **found: Any) -> Inpu
         else:
             lines = [f"{file.relative_to(path).as_posix()} {files.sha256_of(file)}\n" for file in inside]
             digest = hashlib.sha256("".join(lines).encode()).hexdigest()
-            origin.append({"file": path.name, "bytes": size, "sha256": digest})
+            # The name that "." has, too, so that a folder is one source however it is given.
+            origin.append({"file": Path(os.path.abspath(path)).name, "bytes": size, "sha256": digest})
     return Inputs(origin, reads, **found)
 
 
