@@ -64,6 +64,10 @@ class Honest(ToolEnv):
         return f"<answer>{self.row['answer']}</answer>"
 
 
+class EmptySplit(Honest):
+    splits: ClassVar[dict[str, list[Any]]] = {**Honest.splits, "dev": [], "test": []}
+
+
 class GoldInInfo(Honest):
     def reset(self, **kwargs: Any) -> Any:
         observation, info = super().reset(**kwargs)

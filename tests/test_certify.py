@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_tools import complaint
 from toy_envs import every_id
 
 from agent_gym.certify import CHECKS, Record, certify, run_check
@@ -119,6 +120,14 @@ def test_a_class_of_a_module_needs_no_registration(tmp_path: Path, monkeypatch: 
     monkeypatch.syspath_prepend(tmp_path)
     (record,) = certify("own_world:OwnWorld", quick=True, checks=["determinism"])
     assert record.verdict == "pass", record
+
+
+def test_a_split_without_tasks_is_no_fault_of_an_environment_and_cannot_be_played(capsys: Any) -> None:
+    env_id, checks = "cheating_envs:Cheat/EmptySplit-v0", ["fuzz", "solvable", "leaks", "splits", "attacks"]
+    records = certify(env_id, quick=True, checks=checks)
+    assert [record.verdict for record in records] == ["pass"] * len(checks), records
+    for words in (["eval", env_id, "--expert", "--split", "test"], ["export", "tasks", env_id, "tasks.jsonl"]):
+        assert "empty split 'test'; Cheat/EmptySplit-v0 has: train, validation; choose" in complaint(capsys, *words)
 
 
 def test_a_failed_certificate_is_exit_code_1_with_the_evidence(tmp_path: Path, capsys: Any) -> None:

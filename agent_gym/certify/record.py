@@ -118,9 +118,14 @@ class Subject:
         return True
 
     @functools.cached_property
+    def splits(self) -> list[str]:
+        """The splits that have tasks: data may leave one empty."""
+        return [name for name, tasks in self.env.tasks.items() if len(tasks)]
+
+    @functools.cached_property
     def held_out(self) -> str:
         """The split that numbers are about: test, or what comes nearest to it."""
-        return next(name for name in ("test", "validation", "dev", "valid", *self.env.tasks) if name in self.env.tasks)
+        return next(name for name in ("test", "validation", "dev", "valid", *self.splits) if name in self.splits)
 
     @functools.cached_property
     def stated(self) -> tuple[str, str, list[str]]:
@@ -128,7 +133,7 @@ class Subject:
 
         Without an expert the answers are the gold ones of training.
         """
-        split = next(iter(self.env.tasks))
+        split = self.splits[0]
         if not self.has_expert:
             golds = [self.gold(split, index) for index in self.some(split, 60, 60)]
             named = Counter(str(gold) for gold in golds if isinstance(gold, str | int | float))

@@ -24,12 +24,12 @@ def splits(subject: Subject) -> Record:
     """Tasks of evaluation splits that occur twice, or in training: by what the policy sees, and by content."""
     env, seen, shares = subject.env, dict[Any, tuple[str, int, str]](), dict[str, float]()
     found, content, looked = dict[str, list[str]](), list[_Content](), list[Any]()
-    if len(env.tasks) == 1:
+    if len(subject.splits) == 1:
         raise SkippedCheck(f"there is one split only, {subject.held_out}: nothing is held out")
     first = [(subject.held_out, index) for index in subject.some(subject.held_out, 5, 5)]
     if _alike(subject, *first) and env.tasks[first[0][0]][0] != env.tasks[first[-1][0]][first[-1][1]]:
         raise SkippedCheck("the seed and not the number of a task decides what is played: no split holds anything out")
-    for split in sorted(env.tasks, key=lambda name: name != "train"):
+    for split in sorted(subject.splits, key=lambda name: name != "train"):
         if any(env.tasks[split] is tasks for tasks in looked):
             continue  # another name of an evaluation split
         looked += [env.tasks[split]] if split != "train" else []

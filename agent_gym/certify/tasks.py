@@ -26,7 +26,7 @@ def solvable(subject: Subject) -> Record:
     def solved(split: str, index: int, seed: int = 0) -> bool:
         return outcome(subject.play(env, expert_turns(env), (split, index), seed))[1]
 
-    for split in env.tasks:
+    for split in subject.splits:
         tasks = subject.some(split, 100, 20)
         left = [index for index in tasks if not solved(split, index)]
         numbers[f"solved at once in {split}"] = 1 - len(left) / len(tasks)

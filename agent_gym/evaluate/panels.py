@@ -124,11 +124,13 @@ def opened_env(env_id: str, env_kwargs: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def count_tasks(env: Any, split: str) -> int:
-    """Return how many tasks a split has; `ConfigError` if there is no such split."""
+    """Return how many tasks a split has; `ConfigError` if there is no such split, or nothing in it."""
     tasks = env.get_wrapper_attr("tasks")
-    if split not in tasks:
-        raise ConfigError(f"unknown split {split!r}; {env.spec.id} has: {', '.join(tasks)}; choose one by split")
-    return len(tasks[split])
+    count = len(tasks[split]) if split in tasks else 0
+    if not count:
+        what, names = "empty" if split in tasks else "unknown", ", ".join(name for name in tasks if len(tasks[name]))
+        raise ConfigError(f"{what} split {split!r}; {env.spec.id} has: {names}; choose one by split")
+    return count
 
 
 def look(
