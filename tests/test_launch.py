@@ -43,6 +43,10 @@ ENV, BARE = "AgentR1/GSM8K-v0", '{"system_prompt": ""}'
         (["--nodes", "a,b", "--node_rank", "2", "grpo", ENV], "number of this machine is 2; allowed: 0 to 1"),
         (["--nodes", "a", "--node_rank", "0", "grpo", ENV], "--serving is 1 of 1 machines"),
         (["--nodes", "a,b", "--node_rank", "0", "grpo", ENV], "which model"),
+        (
+            ["--nodes", "a,b", "--node_rank", "0", "grpo", ENV, "--dry-run"],
+            "--dry_run trains nothing: give it to agent",
+        ),
     ],
 )
 def test_mistakes_are_named(words: Sequence[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:

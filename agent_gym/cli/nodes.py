@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 from agent_gym.cli.early import check_numbers, read_command
 from agent_gym.cli.launch import end_with
-from agent_gym.cli.parser import Parser, positive
+from agent_gym.cli.parser import Parser, positive, with_underscores
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.settings import AgentSettings
 
@@ -57,6 +57,9 @@ def launch(argv: Sequence[str]) -> int:
     arguments, command = parser.parse(argv[:begin]), list(argv[begin:])
     if not command and not {"-h", "--help"}.intersection(argv):
         raise ConfigError("launch: what? Name grpo or ppo, with its arguments, behind those of launch")
+    # It would end at once: servers wait for the mark of an end, and the mark would be that of the run.
+    if shown := {"-h", "--help", "--help_all", "--dry_run", "--print_config"}.intersection(with_underscores(command)):
+        raise ConfigError(f"launch: {min(shown)} trains nothing: give it to agent-gym {command[0]}, without launch")
     nodes = [node.strip() for node in arguments.nodes.split(",") if node.strip()]
     number, serving = _number(arguments.node_rank, len(nodes)), arguments.serving
     if serving >= len(nodes):
