@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,9 @@ def test_the_command_reads_episodes_and_lines(tmp_path: Path, capsys: pytest.Cap
     labels.write_text('{"messages": []}\n')
     assert main(["calibrate", str(settings), str(labels)]) == 2
     assert "line 1: no labelled episode: KeyError('label')" in capsys.readouterr().err
+    labels.write_text(f"{json.dumps({'messages': talk, 'label': math.nan})}\n")  # as pandas writes a missing one
+    assert main(["calibrate", str(settings), str(labels)]) == 2
+    assert "line 1: no labelled episode: ValueError('label is nan')" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -99,7 +100,9 @@ def read_labels(lines: Iterable[str], name: str) -> list[Labelled]:
             else:
                 case, label = Case.of_messages(record["messages"], record.get("tools", ())), record["label"]
                 group = record.get("group", number)
-            found.append(Labelled(case, float(label), group))
+            if not math.isfinite(label := float(label)):
+                raise ValueError(f"label is {label}")
+            found.append(Labelled(case, label, group))
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"{name}, line {number}: no labelled episode: {error!r:.200}") from error
     if not found:
