@@ -13,6 +13,7 @@ the heading of benchmarks/RESULTS.md that tells of these runs, or its beginning.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Mapping
@@ -29,7 +30,6 @@ from agent_gym.registry import ENVS, EnvEntry
 from agent_gym.rollout.env_threads import shows_images
 
 sys.path.insert(0, str(Path(__file__).parent))
-import _common
 import ladder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,7 +44,8 @@ POLICIES = {"imitation": "imitation", "expert imitation": "imitation", "GRPO pol
 
 
 def main() -> None:
-    options = _common.parser(__doc__)
+    # Not that of `_common`: it writes the cards' own file, in which numbers of a smoke run must not stand.
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--model", help="play with this model, and nothing else")
     options.add_argument("--runs", metavar="FOLDER", help="take what a speedrun left there, and play nothing")
     options.add_argument("--preset", help="of these runs")
@@ -66,8 +67,7 @@ def main() -> None:
             found[entry.id] = scripts(entry) | {"models": before.get("models", [])} | kept
         elif entry.id in found and not shows_images(entry.id, {}):
             about = found[entry.id]
-            tasks = range(4 if arguments.quick else about["tasks"])
-            success, reward = measure(entry.id, {}, [*tasks])
+            success, reward = measure(entry.id, {}, [*range(about["tasks"])])
             row = [arguments.model, f"{reward:.3f}", f"{success:.1%}", "greedy, as it is"]
             about["models"] = [*(one for one in about["models"] if one[0] != row[0]), row]
             print(f"{entry.id}: {row}", flush=True)

@@ -13,6 +13,7 @@ Success on the first 500 tasks of the split test, for the default mazes with thr
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from typing import Any
 
@@ -79,6 +80,7 @@ def success(player: Any, **kwargs: Any) -> float:
 
 def main() -> None:
     """Print the table."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print("| mazes | turns | random | spiral | search | unheard |\n|---|---|---|---|---|---|")
     settings = [("default", {"max_turns": turns}) for turns in (10, 30, 60)]
     for name, kwargs in [*settings, ("preset maze", dict(PRESETS["maze"].env_kwargs))]:
