@@ -191,7 +191,8 @@ def plan(
     for config, rank, trainers, servers in layouts:
         state = training_state(shape, config, trainers, rank)
         tensor_parallel = 1
-        while 2 * tensor_parallel <= servers:  # until an engine has room for its episodes beside the weights
+        # Until an engine has room for its episodes beside the weights; vLLM gives each GPU as many whole heads.
+        while 2 * tensor_parallel <= servers and shape.heads % (2 * tensor_parallel) == 0:
             room = tensor_parallel * (usable - ENGINE_RESERVED) - weights
             if room >= MIN_EPISODES * episode_tokens * cache_per_token(shape):
                 break
