@@ -99,3 +99,9 @@ def test_bfloat16_weights_take_less_of_an_update(tmp_path):
     assert rows["float32, rate 1e-06"][0] > 0.99
     moved, _, share = rows["bfloat16, rate 1e-06"]  # the numbers of the warning
     assert 0.01 < moved < 0.03 and 1 / 80 < share < 1 / 30
+
+
+@pytest.mark.parametrize("script", ["baselines.py", "certificates.py", "maze.py"])
+def test_one_without_a_smoke_run_does_not_take_its_flag_and_do_something_else(script):
+    done = subprocess.run([sys.executable, ROOT / "benchmarks" / script, "--quick"], capture_output=True, text=True)
+    assert done.returncode == 2 and "unrecognized arguments: --quick" in done.stderr
