@@ -110,6 +110,22 @@ def test_what_else_is_kept_of_an_episode() -> None:
     assert training_episode(dataclasses.replace(episode, terminated=False, truncated=True), 13).terminated is False
 
 
+def test_what_the_world_showed_before_a_summary_is_the_state_behind_it() -> None:
+    episodes = []
+    for said in ("room 1", "room 2"):
+        episode = make_episode([[("user", 3), ("agent", 2), ("env", 4), ("agent", 2)], [("user", 5), ("agent", 2)]])
+        answers = [("act", said), ("summary", ""), ("act", "over")]
+        steps = [
+            dataclasses.replace(step, kind=kind, observation=answer)
+            for step, (kind, answer) in zip(episode.steps, answers, strict=True)
+        ]
+        episodes.append(dataclasses.replace(episode, steps=steps))
+    one, other = (training_episode(episode, 0).anchors for episode in episodes)
+    assert one[0] == other[0], "the same opening"
+    assert not set(one[1:]) & set(other[1:]), "they act in different rooms"
+    assert one[1] != one[2], "a summary is compared with summaries"
+
+
 def test_the_tensors_of_a_batch_whose_missing_rows_are_dummies() -> None:
     spans = [[("user", 3), ("agent", 2), ("env", 4), ("agent", 1)], [("user", 1), ("agent", 4)]]
     episode = make_episode(spans)

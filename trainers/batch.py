@@ -136,11 +136,14 @@ def training_episode(episode: Episode, number: int) -> TrainingEpisode:
     # A step answers the opening or what the environment wrote after the step before it, with the images shown there.
     states = [described(episode.opening)]
     for step, following in itertools.pairwise(episode.steps):
+        if step.kind == "summary":  # which the world does not answer: what it showed last still stands
+            states.append(states[-1])
+            continue
         row = episode.rows[step.row]
         stop = following.start if following.row == step.row else len(row.token_ids)
         shown = [image.digest for image, start, _ in row.images if step.stop <= start < stop]
         states.append("\0".join([step.observation, *shown]))
-    anchors = [_hash(state) for state in states[: len(episode.steps)]]
+    anchors = [_hash(f"{step.kind}\0{state}") for step, state in zip(episode.steps, states, strict=False)]
     acting = {int(step) for row in kept for step in np.unique(row.step_of) if step != WORLD}
     for k in set(range(len(episode.steps))) - acting:
         # The environment took this turn. It is no answer to a state, and what it pays on the way before the policy's
