@@ -12,12 +12,14 @@ import pytest
 
 pytest.importorskip("transformers")
 
+import gymnasium  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from rollout_tools import expert, roll  # noqa: E402
 from rollout_tools import play as play_with  # noqa: E402
 from vision_tools import ENV, PICTURES, noise, tiny_processor  # noqa: E402
 
+from agent_gym import Reply, TextEnv  # noqa: E402
 from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.images import Image, images_of, parts  # noqa: E402
@@ -203,6 +205,37 @@ def test_a_processor_that_does_not_count_is_named_when_it_matters() -> None:
         assert eyes.prompt(text) == renderer().prompt(text)
         with pytest.raises(ConfigError, match=complaint):
             eyes.prompt([{"role": "user", "content": parts(noise(28, 28))}])
+
+
+class Later(TextEnv):
+    """Shows an image only when the policy has acted."""
+
+    def __init__(self, rebuilds: bool = False, **kwargs: Any) -> None:
+        super().__init__({"train": range(4)}, max_turns=3, **kwargs)
+        self.rebuilds = rebuilds
+
+    def begin(self, task: Any) -> str:
+        return "look"
+
+    def respond(self, action: str) -> Reply:
+        return Reply(parts("you see", noise(56, 56)))
+
+    def reset(self, **kwargs: Any) -> Any:
+        observation, info = super().reset(**kwargs)
+        return observation, info | {"rebuilds": self.rebuilds}
+
+
+if "Toy/Later-v0" not in gymnasium.registry:
+    gymnasium.register("Toy/Later-v0", entry_point=Later, disable_env_checker=True)
+
+
+@pytest.mark.parametrize("context", ["window:2", "budget", "summarize", "rebuild", "template", "append"])
+def test_images_that_come_later_are_refused_where_the_context_is_made_anew(context: str) -> None:
+    """A template would render them behind the row's back, and the policy read ends of turns in their place."""
+    rebuilds = context == "append"
+    specs = [EpisodeSpec("Toy/Later-v0", {"rebuilds": rebuilds}, seed=1)]
+    with pytest.raises(ConfigError, match="writes each prompt anew" if rebuilds else "leave context out"):
+        roll(tiny_processor(), specs, lambda episode: "go", context=context)
 
 
 def test_the_command_line_plays_and_scores_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -198,11 +198,6 @@ class Life:
         ids = [*row.token_ids, *begun]
         if vision is None:
             return Request(self.number, ids, params, episode)
-        if row.images and not isinstance(rollout.context, AppendContext):
-            # Where images stand is known of whole rows, and not of turns that are quoted in another.
-            raise ConfigError(
-                f"{episode.spec.env_id} shows images, which only the context 'append' carries along: leave context out"
-            )
         return Request(self.number, vision.readable(ids, row.images), params, episode, images=[*row.images])
 
     def truncate(self, reason: str) -> None:
@@ -249,7 +244,14 @@ class Life:
         vision = self.rollout.renderer.vision
         if vision is None:
             return []
-        return [image.moved(sampled) for image in vision.place(info["token_ids"][sampled:], info["messages"])]
+        shown = vision.place(info["token_ids"][sampled:], info["messages"])
+        rebuilds = info.get("rebuilds", self.episode.rebuilds)
+        if shown and (rebuilds or not isinstance(self.rollout.context, AppendContext)):
+            # Where images stand is known of rows that only grow, and not of what is quoted or rendered in another.
+            cure = "an environment that writes each prompt anew can show none" if rebuilds else "leave context out"
+            spec = self.episode.spec
+            raise ConfigError(f"{spec.env_id} shows images, which only the context 'append' carries along: {cure}")
+        return [image.moved(sampled) for image in shown]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self.rollout.renderer.decode_action(token_ids)
