@@ -149,13 +149,17 @@ class PlayersEnv(TextEnv):
 
         In self-play the observation is what the next role reads. `info` has the tokens of the role that acted, and in
         "next" the role that acts next, with the messages, token_ids and token_spans that its own transcript gains. The
-        reward is that of all roles; "role_terms" says which role earned what.
+        reward is that of all roles; "role_terms" says which role earned what, "role_process" what of it judges the way.
         """
         observation, reward, terminated, truncated, info = super().step(action)
         if len(self.played) > 1:
             info["role_terms"] = {
                 role: {name: self.weights[name] * value for name, value in paid.items()}
                 for role, paid in self._paid.items()
+            }
+            info["role_process"] = {
+                role: sum([paid for name, paid in terms.items() if name in self.process_terms], 0.0)
+                for role, terms in info["role_terms"].items()
             }
             if not (terminated or truncated) and self.game.role != self.role:
                 observation, info["next"] = self._pass_on()

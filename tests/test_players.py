@@ -62,7 +62,8 @@ class DuelEnv(PlayersEnv):
     roles: ClassVar[tuple[str, ...]] = Duel.roles
     players: ClassVar[dict[str, Any]] = {"loud": lambda game, role: "AB", "shy": lambda game, role: f"a{game.turns}"}
 
-    def __init__(self, opponent: str = "shy", **kwargs: Any) -> None:
+    def __init__(self, opponent: str = "shy", process: bool = False, **kwargs: Any) -> None:
+        self.process_terms = frozenset({"play"} if process else ())  # type: ignore[misc]
         super().__init__({"train": range(64), "test": range(64)}, opponent=opponent, max_turns=2 * ROUNDS, **kwargs)
 
     def start(self, task: Any) -> Duel:
@@ -124,6 +125,16 @@ def test_terms_that_only_the_first_role_has_count() -> None:
     env = FavouredEnv(opponent="self")
     env.reset(seed=0)
     assert [env.step("a")[1] for _ in range(2 * ROUNDS)][-1] == pytest.approx(0.5 * 2 + 2.0)
+
+
+def test_process_rewards_are_the_roles_own(tokenizer: Any) -> None:
+    (episode,) = roll(tokenizer, specs(1, opponent="self", process=True), lambda episode: "A" * len(episode.steps))
+    left, right = by_role(episode)
+    for part in (left, right):
+        *before, last = [(step.reward, step.process_reward) for step in part.steps]
+        assert set(before) == {(0.0, 0.0)} and last[1] == 0.5
+        assert last[0] - last[1] == pytest.approx(part.reward_terms["lead"]), "the rest is the outcome"
+    assert episode.steps[-1].process_reward == 1.0
 
 
 def test_the_rows_of_a_role_are_the_conversation_rendered_at_once(tokenizer: Any) -> None:

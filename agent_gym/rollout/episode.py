@@ -119,6 +119,7 @@ class Step:
     versions: list[tuple[int, int]] = field(default_factory=list)
     # What each role earned with this turn, by term, where the policy plays several; `reward` is the sum.
     role_terms: dict[str, dict[str, float]] = field(default_factory=dict)
+    role_process: dict[str, float] = field(default_factory=dict)  # the same of `process_reward`
 
 
 @dataclass(slots=True)
@@ -199,6 +200,7 @@ class Episode:
             step.reward_terms = plain_numbers(info["reward_terms"], "reward term", where)
             earned = info.get("role_terms", {})
             step.role_terms = {role: plain_numbers(terms, "reward term", where) for role, terms in earned.items()}
+            step.role_process = plain_numbers(info.get("role_process", {}), "process reward of role", where)
             following = info.get("next")  # what another role reads, which acts next
             if following is not None:
                 following_spans = reported_spans(following, self._last_step(following["role"]), where)

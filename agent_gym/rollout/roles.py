@@ -51,7 +51,9 @@ def _part(episode: Episode, role: str, number: int) -> Episode:
                 reward=sum(terms.values()),
                 reward_terms=terms,
                 metrics=turns[-1].metrics if over else step.metrics,
+                process_reward=sum(turn.role_process.get(role, 0.0) for turn in turns),
                 role_terms={},
+                role_process={},
             )
         )
     new = {PROMPT_STEP: PROMPT_STEP} | {k: n for n, k in enumerate(mine)}
