@@ -94,6 +94,16 @@ def test_the_world_says_of_what_kind_its_tasks_are(tokenizer: Any) -> None:
     assert mine.categories == its.categories and set(its.categories) == {"task_type"}
 
 
+def test_what_the_world_has_paid_stays_where_a_limit_ends_the_episode(tokenizer: Any) -> None:
+    world = {"reward_weights": {"call": 0.1}}
+    for limits in (Budget(max_turns=3), Budget(max_tokens=600)):
+        for env in (agent_env(blind, world=WORLD, world_kwargs=world), (WORLD, world)):
+            policy = scripted(tokenizer, lambda episode: "<tool_call>{")
+            with closing(Runner(policy, tokenizer, limits)) as runner:
+                (episode,) = runner.run(make_specs(*env, split="train", episodes=1))
+            assert episode.truncated and [step.reward for step in episode.steps] == [-0.1] * episode.turns
+
+
 def test_the_world_has_the_metrics_and_the_gold(tokenizer: Any) -> None:
     world = ("AgentR1/HotpotQA-v0", {"reward": "em"})
     agent_id, kwargs = agent_env(player, world=world[0], world_kwargs=world[1])

@@ -143,6 +143,7 @@ class AgentEnv(TextEnv):
             reply.success = self._solved if self._world is not None else reply.terms["reward"] >= 1
             self.leave()
         else:
+            reply.terms, self._paid = {"reward": self._paid}, 0.0  # now: a limit may end the episode here
             reply.messages = self._news
             self._talk += self._news
         reply.metrics |= self._told
