@@ -54,20 +54,21 @@ class Player(NamedTuple):
 
     name: str  # in the report and in the records
     engine: str  # "model", or the name of a script
-    env_ids: dict[str, str]  # what it plays for each environment of the command line
+    asked: str  # the environment of the command line
+    env_id: str  # what is played for it, perhaps a variant
 
 
 def find_players(arguments: argparse.Namespace, env_ids: Sequence[str]) -> list[Player]:
-    """Resolve `--policy`, `--expert` and `--model`."""
+    """Resolve `--policy`, `--expert` and `--model`: each of them in each environment."""
     players = []
     for name in dict.fromkeys(arguments.policy or (["expert"] if arguments.expert else ["model"])):
         if name in SCRIPTS:
-            for env_id in env_ids:  # before others play for hours
+            for env_id in dict.fromkeys(env_ids):  # before others play for hours
                 with opened_env(env_id, arguments.env_kwargs) as env:
                     act = getattr(env.unwrapped, f"{name}_action", None)
                 if getattr(act, "__func__", act) in (None, TextEnv.expert_action):
                     raise ConfigError(f"{env_id} has no {name}_action, so that --policy {name} cannot play it")
-            players.append(Player(name, name, {env_id: env_id for env_id in env_ids}))
+                players.append(Player(name, name, env_id, env_id))
             continue
         played = {env_id: env_id if name == "model" else variant(env_id, name) for env_id in env_ids}
         model = arguments.model or arguments.endpoint
@@ -76,7 +77,8 @@ def find_players(arguments: argparse.Namespace, env_ids: Sequence[str]) -> list[
                 "who plays? give --model with a folder or hub id, --endpoint with the address of a server, or "
                 "--policy expert"
             )
-        players.append(Player(model if name == "model" else f"{model} ({name})", "model", played))
+        shown = model if name == "model" else f"{model} ({name})"
+        players += [Player(shown, "model", asked, env_id) for asked, env_id in played.items()]
     return players
 
 

@@ -38,12 +38,13 @@ def rollout(argv: Sequence[str]) -> int:
     parser.set_defaults(policy=[], panel=None)  # `eval` has flags for them
     _add_playing(parser, "trajectories.jsonl")
     arguments = parser.parse(argv)
-    arguments.env_id, arguments.env_kwargs = use_agent(arguments.env_id, arguments.env_kwargs, arguments)
-    (player,) = find_players(arguments, [arguments.env_id])
-    budget = _budget(arguments, arguments.env_id)
+    named = [arguments.env_id] if arguments.env_id else []
+    (env_id,), arguments.env_kwargs = use_agent(named, arguments.env_kwargs, arguments)
+    (player,) = find_players(arguments, [env_id])
+    budget = _budget(arguments, env_id)
     _read_judge(arguments, arguments.group_size)
-    specs = _specs(arguments, arguments.env_id, arguments.group_size)
-    with _open_file(arguments) as file, _open_runner(arguments, [budget], arguments.env_id, player.engine) as runner:
+    specs = _specs(arguments, env_id, arguments.group_size)
+    with _open_file(arguments) as file, _open_runner(arguments, [budget], env_id, player.engine) as runner:
         result = _play(arguments, player, budget, specs, file, runner)
     print(f"success: {result}\nreward: {result.reward:.3f}")
     if result.failed:
@@ -80,14 +81,9 @@ def evaluate(argv: Sequence[str]) -> int:
     parser.flag("--policy NAME", help_text, nargs="+", default=[])
     _add_playing(parser)
     arguments = parser.parse(argv)
-    env_ids: list[str] = arguments.env_id
-    if len(env_ids) < 2:
-        env_id, arguments.env_kwargs = use_agent(env_ids[0] if env_ids else None, arguments.env_kwargs, arguments)
-        env_ids = [env_id]
-    elif arguments.agent or arguments.agent_command:
-        raise ConfigError("an agent plays in one environment: name one id")
+    env_ids, arguments.env_kwargs = use_agent(arguments.env_id, arguments.env_kwargs, arguments)
     players = find_players(arguments, env_ids)
-    played = dict.fromkeys(env_id for player in players for env_id in player.env_ids.values())
+    played = dict.fromkeys(player.env_id for player in players)
     budgets = {env_id: _budget(arguments, env_id) for env_id in played}
     if arguments.samples > 1 and arguments.temperature == 0 and any(one.engine not in SCRIPTS for one in players):
         raise ConfigError(
@@ -100,9 +96,8 @@ def evaluate(argv: Sequence[str]) -> int:
     results = _evaluate(arguments, players, budgets, specs)
     if arguments.json:
         rows = [
-            {"policy": player.name, "env_id": env_id, **dataclasses.asdict(results[player.name, wanted])}
-            for player in players
-            for wanted, env_id in player.env_ids.items()
+            {"policy": one.name, "env_id": one.env_id, **dataclasses.asdict(results[one.name, one.asked])}
+            for one in players
         ]
         print(json.dumps({"settings": _settings(arguments, *budgets.values()), "results": rows}, indent=2))
     else:
@@ -279,9 +274,8 @@ def _evaluate(
     with _open_file(arguments) as file:
         for engine in dict.fromkeys(player.engine for player in players):
             mine = [player for player in players if player.engine == engine]
-            with _open_runner(arguments, [*budgets.values()], next(iter(mine[0].env_ids)), engine) as runner:
-                for player in mine:
-                    for wanted, env_id in player.env_ids.items():
-                        played = _play(arguments, player, budgets[env_id], specs[env_id], file, runner)
-                        results[player.name, wanted] = played
-    return {(player.name, wanted): results[player.name, wanted] for player in players for wanted in player.env_ids}
+            with _open_runner(arguments, [*budgets.values()], mine[0].asked, engine) as runner:
+                for one in mine:
+                    played = _play(arguments, one, budgets[one.env_id], specs[one.env_id], file, runner)
+                    results[one.name, one.asked] = played
+    return {(one.name, one.asked): results[one.name, one.asked] for one in players}

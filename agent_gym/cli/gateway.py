@@ -114,19 +114,22 @@ def add_agent(parser: Parser) -> None:
     flag("--reward PLACE", "module:function of their reward")
 
 
-def use_agent(env_id: str | None, env_kwargs: dict[str, Any], given: Any) -> tuple[str, dict[str, Any]]:
-    """Return the id and the arguments of the environment that `given`, which has the values of the flags, describes."""
+def use_agent(env_ids: Sequence[str], env_kwargs: dict[str, Any], given: Any) -> tuple[list[str], dict[str, Any]]:
+    """Return ids and arguments of what is played, where `given`, the values of the flags, may name an agent."""
     if given.agent is None and given.agent_command is None:
         if given.tasks or given.reward:
             raise ConfigError("tasks and a reward belong to an agent: give --agent or --agent_command")
-        if not env_id:
+        if not env_ids:
             raise ConfigError("give an environment id, for example AgentR1/GSM8K-v0, or an --agent")
-        return env_id, env_kwargs
+        return [*env_ids], env_kwargs
+    if len(env_ids) > 1:
+        raise ConfigError("an agent plays in one environment: name one id")
     if given.agent and given.agent_command:
         raise ConfigError("agent and agent_command are two agents: give one of them")
     try:
         agent = given.agent or shlex.split(given.agent_command)
     except ValueError as error:
         raise ConfigError(f"agent_command is {given.agent_command!r:.80}: {error}") from error
-    settings = {"world": env_id, "world_kwargs": env_kwargs} if env_id else env_kwargs
-    return agent_env(agent, given.tasks, given.reward, **settings)
+    settings = {"world": env_ids[0], "world_kwargs": env_kwargs} if env_ids else env_kwargs
+    env_id, env_kwargs = agent_env(agent, given.tasks, given.reward, **settings)
+    return [env_id], env_kwargs

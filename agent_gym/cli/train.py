@@ -187,17 +187,13 @@ def _train_rl(trainer_name: str, env: RLArguments, args: Any, model: ModelConfig
 
 def task_datasets(env: RLArguments, args: Any) -> tuple[Dataset, Dataset | None]:
     """Return the tasks to train on, and those to evaluate on if there is to be an evaluation."""
-    weights, kwargs_of_all = dict(parse_mixture(env.env_id)) if env.env_id else {}, env.kwargs
-    if len(weights) < 2:
-        env_id, kwargs_of_all = use_agent(next(iter(weights), None), kwargs_of_all, env)
-        weights = {env_id: 1.0}
-    elif env.agent or env.agent_command:
-        raise ConfigError("an agent plays in one environment: name one id")
-    kwargs = kwargs_by_env(list(weights), kwargs_of_all)
+    weights = dict(parse_mixture(env.env_id)) if env.env_id else {}
+    env_ids, kwargs_of_all = use_agent(list(weights), env.kwargs, env)
+    kwargs = kwargs_by_env(env_ids, kwargs_of_all)
 
     def mixed(split: str, tasks: int | None) -> Dataset:
         common: dict[str, Any] = {"split": split, "tasks": tasks, "seed": args.seed}
-        parts = [trainers.task_dataset(env_id, kwargs[env_id], **common) for env_id in weights]
+        parts = [trainers.task_dataset(env_id, kwargs[env_id], **common) for env_id in env_ids]
         return mix_datasets(parts, list(weights.values())) if len(parts) > 1 else parts[0]
 
     evaluated = args.eval_strategy != "no" or args.eval_on_start
