@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from runpy import run_path
 
 import numpy as np
@@ -70,6 +70,8 @@ def attacks(subject: Subject) -> Record:
         measure(name, lambda _, attack=attack: script_turns(env, attack))  # type: ignore[misc]
     best = max(results, key=lambda name: results[name][::-1])
     richest = max(results, key=lambda name: results[name][0])
+    success = results[best][1]
+    text = f"the best of {len(results)} attacks, {best!r}, solves {success:.0%} of {split}"
     # Drawn anew for each task, and from other numbers than those of the world, which has the index for its seed.
     measure("random", lambda index: random_turns(env, (index, 1)))
     if subject.script:
@@ -81,7 +83,6 @@ def attacks(subject: Subject) -> Record:
         expert_reward, expert_success = results["expert"]
         if results[richest][0] > max(ATTACK_REWARD * expert_reward, 0.0):
             problems.append(f"the attack {richest!r} earns {results[richest][0]:.3g}, the expert {expert_reward:.3g}")
-    success = results[best][1]
     low, _ = wilson_interval(success * len(tasks), len(tasks))
     if low > ATTACK_SUCCESS * expert_success:
         problems.insert(0, f"the attack {best!r} solves {success:.0%} of {len(tasks)} tasks of {split}")
@@ -93,8 +94,6 @@ def attacks(subject: Subject) -> Record:
         for name, both in results.items()
         for what, one in zip(("reward", "success"), both, strict=True)
     }
-    cheap = len(results) - sum(name in results for name in PLAYERS)
-    text = f"the best of {cheap} attacks, {best!r}, solves {success:.0%} of {split}"
     numbers |= {} if hedge is None else {"the right answer among others": hedge}
     return judged("attacks", text, problems, {"tasks": float(len(tasks)), **numbers})
 
@@ -115,17 +114,11 @@ def _stating(subject: Subject, start: str, end: str) -> dict[str, Attack]:
     def state(text: str) -> str:
         return start + text + end
 
-    def always(action: str) -> Attack:
+    def in_turn(*turns: str) -> Attack:
         def attack(opening: str) -> Generator[str, str, None]:
+            following = itertools.cycle(turns)
             while True:
-                yield action
-
-        return attack
-
-    def in_turn(texts: Sequence[str]) -> Attack:
-        def attack(opening: str) -> Generator[str, str, None]:
-            for text in itertools.cycle(texts):
-                yield state(text)
+                yield next(following)
 
         return attack
 
@@ -165,8 +158,8 @@ def _stating(subject: Subject, start: str, end: str) -> dict[str, Attack]:
     }
     tools = tool_calls(env, lambda parameters: dict.fromkeys(list(parameters)[:1], "QUESTION"))
     fixed |= {f"{name}, again and again": "\n".join([call] * 8) for name, call in tools.items()}
-    found = {name: always(action) for name, action in fixed.items()}
-    found["one answer after the other"] = in_turn(answers)
+    found = {name: in_turn(action) for name, action in fixed.items()}
+    found["one answer after the other"] = in_turn(*map(state, answers))
     ways = {"the question": (), **{f"what {name} says": (call,) for name, call in tools.items()}}
     ways |= {f"{a}, then {b}": (tools[a], tools[b]) for a, b in itertools.permutations(tools, 2)}
     return found | {
