@@ -205,6 +205,8 @@ def _loading(model: str) -> Iterator[None]:
 
 def open_model(arguments: argparse.Namespace, env_id: str, context: int) -> tuple[Any, Policy]:
     """Return tokenizer and policy of what `--endpoint` or `--model` names; `context` in tokens is its longest one."""
+    if not (arguments.model or arguments.endpoint):
+        raise ConfigError("who answers? give --model with a folder or hub id, or --endpoint with a server's address")
     if arguments.endpoint:
         return _build_endpoint(arguments, env_id, context)
     return build(arguments.model, arguments.engine, context=context, seed=arguments.seed)

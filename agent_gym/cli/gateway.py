@@ -40,10 +40,6 @@ def gateway(argv: Sequence[str]) -> int:
     flag("--max_tokens N", "tokens of a conversation, prompt included", type=int, default=usual.max_tokens)
     parser.set_defaults(env_kwargs={})
     arguments = parser.parse(argv)
-    if not arguments.model and not arguments.endpoint:
-        raise ConfigError(
-            "which model? give --model with a folder or hub id, or --endpoint with the address of a server"
-        )
     if arguments.record:
         check_output(arguments.record)
     from agent_gym.serve.server import bind

@@ -185,8 +185,6 @@ def chat(argv: Sequence[str]) -> int:
     flag("--port", "its port; 0 takes a free one", type=int, default=8070)
     parser.set_defaults(concurrency=1)
     arguments = parser.parse(argv)
-    if not (arguments.model or arguments.endpoint):
-        raise ConfigError("who answers? give --model with a folder or hub id, or --endpoint with a server's address")
     if arguments.web:
         return _serve(arguments)
     require("rich", "train")
