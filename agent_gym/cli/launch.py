@@ -30,7 +30,6 @@ from agent_gym.policies.vllm import set_environment
 from agent_gym.trainers.run_file import recorded
 
 LAUNCHER = "AGENT_GYM_LAUNCHER"  # the environment variable with the process id of the launcher, for its processes
-_PR_SET_PDEATHSIG = 1
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -124,17 +123,11 @@ def run_to_its_end(command: Sequence[str]) -> int:
 
 
 def end_with(parent: int) -> None:
-    """Have this process killed when its parent ends, however that ends; elsewhere than on Linux do nothing.
+    """Have this process end with its parent, which may be gone already; elsewhere than on Linux do nothing."""
+    if sys.platform == "linux":
+        from agent_gym.sandbox.inside.kernel import die_with
 
-    If the parent is gone already, this process ends at once: the kernel reports later deaths only.
-    """
-    if sys.platform != "linux":
-        return
-    from agent_gym.sandbox.inside.kernel import prctl
-
-    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
+        die_with(parent)
 
 
 if __name__ == "__main__":
