@@ -25,7 +25,7 @@ def gateway(argv: Sequence[str]) -> int:
     The requests with one API key, or under one address http://HOST:PORT/NAME/v1, are an episode until they stop for
     --idle seconds.
     """
-    from agent_gym.cli.serve import add_address, until_stopped  # which brings what other servers need
+    from agent_gym.cli.serve import add_address, listening  # which brings what other servers need
 
     parser = Parser("gateway", gateway.__doc__)
     add_address(parser, 8020, "sample from the model")
@@ -42,11 +42,8 @@ def gateway(argv: Sequence[str]) -> int:
     arguments = parser.parse(argv)
     if arguments.record:
         check_output(arguments.record)
-    from agent_gym.serve.server import bind
-
     budget = Budget(arguments.max_turn_tokens, arguments.max_tokens)
-    listener = bind(arguments.host, arguments.port)
-    with until_stopped(), listener:
+    with listening(arguments.host, arguments.port) as listener:
         tokenizer, policy = open_model(arguments, ENV_ID, budget.max_tokens)
         # No session waits until all others have asked something.
         policy.continuous = True

@@ -218,12 +218,10 @@ def _conversation(arguments: Namespace) -> Iterator[Conversation]:
 
 
 def _serve(arguments: Namespace) -> int:
-    from agent_gym.cli.serve import until_stopped
+    from agent_gym.cli.serve import listening
     from agent_gym.serve.page import ChatServer
-    from agent_gym.serve.server import bind
 
-    listener = bind(port=arguments.port)
-    with until_stopped(), listener, _conversation(arguments) as conversation:
+    with listening("127.0.0.1", arguments.port) as listener, _conversation(arguments) as conversation:
         with ChatServer(conversation, arguments.model or arguments.endpoint, listener) as server:
             thread = threading.Thread(target=server.serve_forever, daemon=True)
             thread.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -78,11 +79,10 @@ def _search(argv: Sequence[str]) -> int:
     parser.flag("--topk", "documents per query where a request names no number", type=positive, default=3)
     parser.flag("--cache", "results to keep for queries that come again", type=positive, default=10_000)
     arguments = parser.parse(argv)
-    from agent_gym.serve.services import SearchServer, bind
+    from agent_gym.serve.services import SearchServer
 
-    # Taken before an index is built for an hour.
-    listener = bind(arguments.host, arguments.port)
-    with until_stopped(), listener, open_corpus(arguments.corpus, progress=True) as corpus:
+    # The address is taken before an index is built for an hour.
+    with listening(arguments.host, arguments.port) as listener, open_corpus(arguments.corpus, progress=True) as corpus:
         engines = [open_index(name, corpus, arguments.device) for name in arguments.index]
         engine = engines[0] if len(engines) == 1 else HybridRetriever(engines)
         about = {"documents": len(corpus), "index": arguments.index}
@@ -106,11 +106,10 @@ def _sandbox(argv: Sequence[str]) -> int:
     help_text = "what may go unenforced, if this machine cannot do better; see docs/sandbox.md"
     parser.flag("--waive PROPERTY", help_text, nargs="+", default=[], choices=PROPERTIES)
     arguments = parser.parse(argv)
-    from agent_gym.serve.services import SandboxServer, bind
+    from agent_gym.serve.services import SandboxServer
 
     limits = Limits(arguments.cpu_seconds, arguments.wall_seconds, arguments.memory_mb)
-    listener = bind(arguments.host, arguments.port)
-    with until_stopped(), listener:
+    with listening(arguments.host, arguments.port) as listener:
         sandbox = LocalSandbox(limits, slots=arguments.slots, waive=set(arguments.waive))
         with closing(sandbox), SandboxServer(sandbox, listener) as server:
             print(f"running programs at {server.url}/run_code", file=sys.stderr, flush=True)
@@ -123,13 +122,12 @@ def _webshop(argv: Sequence[str]) -> int:
     add_address(parser, 8090, "shop")
     parser.add_env_kwargs()
     arguments = parser.parse(argv)
-    from agent_gym.serve.server import bind
 
     def make() -> Any:
         return make_env(_WEBSHOP, arguments.env_kwargs).unwrapped
 
-    env, listener = make(), bind(arguments.host, arguments.port)  # a mistake is an error now, not for the first visitor
-    with until_stopped(), listener, env.server(make, listener) as server:
+    env = make()  # a mistake is an error now, not for the first visitor
+    with listening(arguments.host, arguments.port) as listener, env.server(make, listener) as server:
         print(f"open {server.url} in a browser", file=sys.stderr, flush=True)
         server.serve_forever()
     return 0
@@ -143,16 +141,19 @@ def add_address(parser: Parser, port: int, deed: str) -> None:
 
 
 @contextmanager
-def until_stopped() -> Iterator[None]:
-    """End well when the user or a scheduler stops the process: SIGTERM is treated like Ctrl-C."""
+def listening(host: str, port: int) -> Iterator[socket.socket]:
+    """Take an address, and end well when the user or a scheduler stops the process: SIGTERM is treated like Ctrl-C."""
+    from agent_gym.serve.server import bind
 
     def stop(signum: int, frame: object) -> NoReturn:
         raise KeyboardInterrupt
 
+    listener = bind(host, port)
     # Restored for those who call this from a program of their own.
     before = signal.signal(signal.SIGTERM, stop)
     try:
-        yield
+        with listener:
+            yield listener
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     finally:
