@@ -44,11 +44,6 @@ compdef _agent_gym agent-gym
 complete -c agent-gym -a '(agent-gym completion words (commandline -opc)[2..-1] 2>/dev/null)'
 """,
 }
-_HOW = {
-    "bash": 'eval "$(agent-gym completion bash)"      in ~/.bashrc',
-    "zsh": 'eval "$(agent-gym completion zsh)"       in ~/.zshrc, behind compinit',
-    "fish": "agent-gym completion fish | source      in ~/.config/fish/config.fish",
-}
 
 
 def list_envs(argv: Sequence[str]) -> int:
@@ -73,7 +68,10 @@ def completion(argv: Sequence[str]) -> int:
         print(*_words(argv[1:]), sep="\n")
         return 0
     parser = Parser("completion", completion.__doc__)
-    parser.epilog = "use it:  " + "; ".join(" ".join(line.split()) for line in _HOW.values())
+    parser.epilog = (
+        'use it:  eval "$(agent-gym completion bash)" in ~/.bashrc; eval "$(agent-gym completion zsh)" in ~/.zshrc, '
+        "behind compinit; agent-gym completion fish | source in ~/.config/fish/config.fish"
+    )
     parser.flag("shell", "the shell", choices=list(_SCRIPTS))
     print(_SCRIPTS[parser.parse(argv).shell], end="")
     return 0
