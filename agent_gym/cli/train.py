@@ -264,17 +264,16 @@ def _use_model(args: Any, model: ModelConfig) -> dict[str, Any]:
     return {"peft_config": get_peft_config(model), "quantization_config": get_quantization_config(model)}
 
 
-def _resume_point(args: Any) -> str | bool | None:
-    """Return what `Trainer.train` takes: a checkpoint, True for the last one, or None; "auto" is the last, if any."""
+def _resume_point(args: Any) -> str | None:
+    """Return the checkpoint to go on from, if any: the one that is named, or the last for "true" and "auto"."""
     wanted = str(args.resume_from_checkpoint or "false")
     if wanted.lower() == "false":
         return None
-    if wanted.lower() == "auto":
-        return (os.path.isdir(args.output_dir) and get_last_checkpoint(args.output_dir)) or None
-    if wanted.lower() == "true":
-        if not os.path.isdir(args.output_dir) or get_last_checkpoint(args.output_dir) is None:
+    if wanted.lower() in ("true", "auto"):
+        last = get_last_checkpoint(args.output_dir) if os.path.isdir(args.output_dir) else None
+        if last is None and wanted.lower() == "true":
             raise ConfigError(f"there is no checkpoint to resume from in {args.output_dir}")
-        return True
+        return last
     if not Path(wanted).is_dir():
         raise ConfigError(f"there is no checkpoint at {wanted}")
     return wanted
