@@ -70,15 +70,14 @@ def plan_text(command: str, parsed: Sequence[Any], datasets: Sequence[Any], laun
         steps = args.max_steps if args.max_steps > 0 else math.ceil(per_epoch * args.num_train_epochs)
         lines.append(("steps", f"{steps:,.0f}, {steps / args.rollout_steps * each:,.0f} episodes"))
         if evaluated is not None:
-            by_steps = str(getattr(args.eval_strategy, "value", args.eval_strategy)) == "steps"
-            when = f"each {args.eval_steps:g} steps" if by_steps else "at the end of epochs"
+            when = f"each {args.eval_steps:g} steps" if args.eval_strategy == "steps" else "at the end of epochs"
             lines.append(("evaluation", f"{len(evaluated):,} tasks x {args.num_generations_eval}, {when}"))
         lines.append(("memory", f"agent-gym plan --model {shlex.quote(lines[0][1])} --gpus N estimates it"))
     elif args.max_steps > 0:
         lines.append(("steps", f"{args.max_steps:,} of {args.per_device_train_batch_size} demonstrations per process"))
     folder = Path(str(args.output_dir))
     written = ["the model, README.md and run.json"]
-    if str(getattr(args.save_strategy, "value", args.save_strategy)) != "no":
+    if args.save_strategy != "no":
         written.append(f"checkpoint-N each {args.save_steps:g} steps")
     written.append("card.json")
     if command != "sft":

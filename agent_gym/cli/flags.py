@@ -186,8 +186,7 @@ def help_text(name: str, argv: Sequence[str]) -> str:
 
     Raises `ConfigError` for a group that does not exist.
     """
-    words = [word for word in argv if not word.startswith("-")]
-    asked = words[-1] if words and argv[-1] == words[-1] and argv[-2:-1] in (["-h"], ["--help"]) else None
+    asked = argv[-1] if argv[-2:-1] in (["-h"], ["--help"]) and not argv[-1].startswith("-") else None
     if asked == "settings":
         return short_help(name)
     groups, common = _groups(name), _common(name)

@@ -300,7 +300,7 @@ def _check_run(args: Any, model: ModelConfig | None) -> None:
 
 def _check_optimizer(args: Any) -> None:
     """Make the optimizer and its schedule for one weight."""
-    if not str(getattr(args.optim, "value", args.optim)).startswith(("adamw_torch", "sgd", "adagrad", "rmsprop")):
+    if not args.optim.startswith(("adamw_torch", "sgd", "adagrad", "rmsprop")):
         return  # others want the whole model
     steps = args.max_steps if args.max_steps > 0 else 10**6
     try:
