@@ -223,12 +223,7 @@ def _serve(arguments: Namespace) -> int:
 
     with listening("127.0.0.1", arguments.port) as listener, _conversation(arguments) as conversation:
         with ChatServer(conversation, arguments.model or arguments.endpoint, listener) as server:
-            thread = threading.Thread(target=server.serve_forever, daemon=True)
-            thread.start()
+            threading.Thread(target=server.serve_forever, daemon=True).start()
             print(f"open {server.url} in a browser; Ctrl-C ends it", file=sys.stderr, flush=True)
-            try:
-                server.talk()
-            finally:
-                server.shutdown()
-                thread.join()
+            server.talk()
     return 0
