@@ -2,7 +2,7 @@
 
 A row has the columns of `openai/gsm8k` (Cobbe et al., arXiv:2110.14168): a `question`, and an `answer` of worked lines
 with calculator annotations (`48/2 = <<48/2=24>>24`) that ends in `#### 24`. A problem is one opening, some following
-sentences and one question. Every wording in `sentences.txt` belongs to one split only, so a policy that solves
+sentences and one question. Every wording in `wording.txt` belongs to one split only, so a policy that solves
 validation or test problems has understood sentences it never saw. The vocabulary is shared by all splits.
 
 Left out on purpose: fractions, percentages, units and, below difficulty 3, idle numbers. These problems are for
@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from importlib.resources import files
 
-from agent_gym.data import Row, SplitRows
+from agent_gym.data import Row, SplitRows, read_wordings
 from agent_gym.errors import whole_number
 
 SPLITS = ("train", "validation", "test")
@@ -41,25 +40,17 @@ class Family:
     expression: str  # the calculation, or "" where the wording only states `{a}` or asks
     operation: str  # the sign of the calculation, or ""
     worked: str  # its line of the worked answer, or "" without a calculation
-    wordings: dict[str, list[str]]  # by split
+    wordings: dict[str, tuple[str, ...]]  # by split
 
 
-def _read_families() -> tuple[Family, ...]:
-    families = []
-    _, *blocks = files(__package__).joinpath("sentences.txt").read_text("utf-8").strip().split("\n\n")
-    for block in blocks:
-        head, *lines = block.splitlines()
-        _, states, expression, worked = (part.strip() for part in head.removeprefix("=").split(":", 3))
-        before, after = states.split(" -> ")
-        operation = "".join(sign for sign in expression if sign in "+-*/")
-        wordings: dict[str, list[str]] = {split: [] for split in SPLITS}
-        for split, text in (line.split(maxsplit=1) for line in lines):
-            wordings[split].append(text)
-        families.append(Family(before, after, expression, operation, worked, wordings))
-    return tuple(families)
+def _family(head: str, wordings: dict[str, tuple[str, ...]]) -> Family:
+    _, states, expression, worked = (part.strip() for part in head.split(":", 3))
+    before, after = states.split(" -> ")
+    operation = "".join(sign for sign in expression if sign in "+-*/")
+    return Family(before, after, expression, operation, worked, wordings)
 
 
-IDLE, *FAMILIES = _read_families()
+IDLE, *FAMILIES = (_family(head, wordings) for head, wordings in read_wordings(__package__).items())
 _QUESTIONS = {family.before: family for family in FAMILIES if family.after == "end"}
 _FOLLOWING = {
     state: [family for family in FAMILIES if family.before == state and family.after != "end"]
