@@ -48,11 +48,8 @@ def test_the_expert_solves_what_it_looks_up_and_obedience_solves_what_is_allowed
         allowed = all(goal["allowed"] for goal in env.tasks["test"][index]["goals"])
         info = finish(env, experts(env, "eager"), index)
         assert info["is_success"] == allowed and (allowed or info["metrics"]["database"] == 0.0)
-    assert len(env.tasks["train"][0]["goals"]) == {None: 1, 1: 1, 2: 1, 3: 2, 4: 3, 5: 4}[difficulty] or difficulty in (
-        4,
-        5,
-        None,
-    )
+    goals = {1: 1, 2: 1, 3: 2}  # how many; a goal out of stock is another one
+    assert difficulty not in goals or len(env.tasks["train"][0]["goals"]) == goals[difficulty]
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ _REQUESTS: Mapping[str, tuple[str, ...]] = {
     "exchange": ("I want another colour of {what}: {new}.", "Please exchange {what} for the {new} one."),
     "address": ("Please send {what} to zip code {zip}.", "I moved, {what} has to go to zip code {zip}."),
 }
+_NOTHING = ("", "", "")  # where a customer asks nothing
 _CALLS = {"cancel": "cancel_order", "return": "return_item", "exchange": "exchange_item", "address": "change_zip"}
 
 
@@ -124,73 +125,72 @@ class _Draft:
         }  # fmt: skip
 
     def _add_goal(self, kind: str) -> None:
-        rng, level, limit = self.rng, self.level, DAYS[self.member]
-        allowed = rng.random() >= _FORBIDDEN
-        sent, late = kind in ("return", "exchange"), level.members and rng.random() < 0.7
-        days = rng.randint(max(1, limit - 29), limit) if level.members else rng.randint(1, limit)
-        if sent == allowed:
-            status = "delivered"
-        else:
-            status = "pending" if not sent or rng.random() < 0.3 else "shipped"
-        if sent and not allowed and late:
-            status, days = "delivered", rng.randint(limit + 1, limit + 30)
-        elif not sent and not allowed and rng.random() < 0.5:
-            status = "shipped"
+        rng, level = self.rng, self.level
+        allowed, sent = rng.random() >= _FORBIDDEN, kind in ("return", "exchange")
+        status, days = self._state(sent, allowed)
         number = self._order(status, days)
         items = self.orders[number]["items"]
         key = rng.choice(list(items))
-        item = items[key]
-        call = {"order": number} | ({"item": key} if sent else {})
-        new, zip_code = rng.choice([one for one in self.products[item["product"]] if one != item["variant"]]), ""
-        goal: dict[str, Any] = {"kind": kind, "allowed": allowed, "order": number}
-        falls_back = False
-        state = ("Why not? What is its state?", "state", status)
-        if sent and status == "delivered":
-            state = ("Why not? How many days ago did it come?", "number", str(days))
-        amount = ("How much do I get back?", "number", str(item["price"]))
-        done = f"You get {item['price']} dollars back."
-        why = f"It came {days} days ago." if state[1] == "number" else f"It is {status}."
-        if kind == "cancel":
-            total = sum(one["price"] for one in items.values())
-            amount, done = (amount[0], "number", str(total)), f"You get {total} dollars back."
-        elif kind == "exchange":
-            # All may be as it should be, but for the stock: the customer then wants the money.
-            falls_back = allowed and level.fallback and rng.random() < 0.5
-            new = self._stocked(item, new, allowed and not falls_back, needs=allowed)
-            gap = abs(self.products[item["product"]][new]["price"] - item["price"])
-            amount, done = ("What is the difference in price?", "number", str(gap)), f"The difference is {gap} dollars."
-            call["variant"] = new
-        elif kind == "address":
-            zip_code = call["zip"] = self._number(5)
-            amount, done = ("", "", ""), ""
-        what = f"the {item['variant']} {item['product']}" + (f" of order {number}" if self.numbered else "")
+        product, variant, price = items[key].values()
+        new = rng.choice([one for one in self.products[product] if one != variant])
+        what = f"the {variant} {product}" + (f" of order {number}" if self.numbered else "")
         if not sent:
             what = f"order {number}" if self.numbered else f"my order with {what}"
+        if sent and status == "delivered":
+            state, why = ("Why not? How many days ago did it come?", "number", str(days)), f"It came {days} days ago."
+        else:
+            state, why = ("Why not? What is its state?", "state", status), f"It is {status}."
+        back = sum(one["price"] for one in items.values()) if kind == "cancel" else price
+        amount, done = repaid = ("How much do I get back?", "number", str(back)), f"You get {back} dollars back."
+        call = {"order": number} | ({"item": key} if sent else {})
+        reads = [("get_order", {"order": number})]
+        slots = {
+            "order": f"It is order {number}." if self.numbered else "I do not have the number of the order.",
+            "item": f"The {variant} {product}.",
+        }
+        falls_back, zip_code = False, ""
+        if kind == "exchange":
+            # All may be as it should be, but for the stock: the customer then wants the money.
+            falls_back = allowed and level.fallback and rng.random() < 0.5
+            new = self._stocked(items[key], new, allowed and not falls_back, needs=allowed)
+            gap = abs(self.products[product][new]["price"] - price)
+            amount, done = ("What is the difference in price?", "number", str(gap)), f"The difference is {gap} dollars."
+            call["variant"], slots["variant"] = new, f"The {new} one."
+            reads.append(("get_product", {"product": product}))
+        elif kind == "address":
+            zip_code = call["zip"] = self._number(5)
+            amount, done, slots["new zip"] = _NOTHING, "", f"To {zip_code}."
         if falls_back:
-            goal["allowed"] = False
-            state, why = ("", "", ""), "It is out of stock."
-        goal |= {
+            state, why = _NOTHING, "It is out of stock."
+        goal = {
+            "kind": kind,
+            "allowed": allowed and not falls_back,
+            "order": number,
             "request": rng.choice(_REQUESTS[kind]).format(what=what, new=new, zip=zip_code),
-            "slots": {
-                "order": f"It is order {number}." if self.numbered else "I do not have the number of the order.",
-                "item": f"The {item['variant']} {item['product']}.",
-                **({"variant": f"The {new} one."} if kind == "exchange" else {}),
-                **({"new zip": f"To {zip_code}."} if kind == "address" else {}),
-            },
-            "asks": [amount, state] if level.asks else [("", "", ""), ("", "", "")],
-            "reads": [("get_order", {"order": number})]
-            + ([("get_product", {"product": item["product"]})] if kind == "exchange" else []),
+            "slots": slots,
+            "asks": [amount, state] if level.asks else [_NOTHING, _NOTHING],
+            "reads": reads,
             "call": (_CALLS[kind], call),
             "done": f"Done. {done if level.asks else ''}".strip(),
             "refused": f"Sorry, that is not possible. {why}",
         }
         self._take(goal)
-        if goal["allowed"] != allowed:
-            call = {"order": number, "item": key}
-            back = {**goal, "kind": "return", "allowed": True, "request": "Then I return it.", "reads": []}
-            back["asks"] = [("How much do I get back?", "number", str(item["price"])), ("", "", "")]
-            back |= {"call": ("return_item", call), "done": f"Done. You get {item['price']} dollars back."}
-            self._take(back)
+        if falls_back:
+            instead = {"kind": "return", "allowed": True, "request": "Then I return it.", "asks": [repaid[0], _NOTHING]}
+            returned = ("return_item", {"order": number, "item": key})
+            self._take({**goal, **instead, "reads": [], "call": returned, "done": f"Done. {repaid[1]}"})
+
+    def _state(self, sent: bool, allowed: bool) -> tuple[str, int]:
+        """Draw the state of an order, and its age, for which a goal is allowed or not."""
+        rng, limit, members = self.rng, DAYS[self.member], self.level.members
+        late = members and rng.random() < 0.7
+        days = rng.randint(max(1, limit - 29) if members else 1, limit)
+        if not sent:
+            return ("pending" if allowed else "shipped" if rng.random() < 0.5 else "delivered"), days
+        if allowed:
+            return "delivered", days
+        status = "pending" if rng.random() < 0.3 else "shipped"
+        return ("delivered", rng.randint(limit + 1, limit + 30)) if late else (status, days)
 
     def _stocked(self, item: Mapping[str, Any], new: str, stock: bool, needs: bool) -> str:
         """Set whether a variant is in stock, and return it, or another one where a goal before needs the contrary.
