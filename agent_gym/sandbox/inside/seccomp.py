@@ -72,31 +72,28 @@ _JUDGED = _numbers(
     "prlimit64 302 261, socketpair 53 199, sendto 44 206",
 )
 
-_REFUSED_WITH_EACCES = _numbers(
-    # They change the file system. Landlock and a read-only root refuse them too, with this same answer, so that
-    # programs read the same wherever they run.
+# They change the file system. Landlock and a read-only root refuse them too, with this same answer, so that programs
+# read the same wherever they run.
+_FILE_CHANGES = _numbers(
     "unlink 87 -, unlinkat 263 35, rename 82 -, renameat 264 38, renameat2 316 276, mkdir 83 -, mkdirat 258 34, "
-    "rmdir 84 -, symlink 88 -, symlinkat 266 36, link 86 -, linkat 265 37, truncate 76 45, ftruncate 77 46, "
-    "creat 85 -",
-    # No other programs and no network. EACCES is what Python's own error messages make the most sense of.
-    "execve 59 221, execveat 322 281, socket 41 198",
+    "rmdir 84 -, symlink 88 -, symlinkat 266 36, link 86 -, linkat 265 37, truncate 76 45, ftruncate 77 46, creat 85 -"
 )
+# No other programs and no network. EACCES is what Python's own error messages make the most sense of.
+_REFUSED_WITH_EACCES = _FILE_CHANGES | _numbers("execve 59 221, execveat 322 281, socket 41 198")
 
 # What a shell's programs may do beside that: start others, and change what the mounts around them let them change. A
 # socket is still refused. So are the calls by which a process reaches into another one, and new namespaces.
-_SHELL = _numbers(
+_SHELL = _FILE_CHANGES | _numbers(
     # At the start of every program, and of others by it.
     "execve 59 221, fork 57 -, vfork 58 -, arch_prctl 158 -, set_tid_address 218 96, setpgid 109 154, setsid 112 157, "
     # Bash asks whether it was started over the network, and takes a refusal for a yes (getpeername).
-    "getpriority 140 141, capget 125 90, getpeername 52 205, kill 62 129, tkill 200 130, tgkill 234 131",
+    "getpriority 140 141, capget 125 90, getpeername 52 205, tkill 200 130",
     # Files: all folders that hold none of the session are read-only.
-    "openat 257 56, open 2 -, unlink 87 -, unlinkat 263 35, rename 82 -, renameat 264 38, renameat2 316 276, "
-    "mkdir 83 -, mkdirat 258 34, rmdir 84 -, symlink 88 -, symlinkat 266 36, link 86 -, linkat 265 37, truncate 76 45, "
-    "ftruncate 77 46, creat 85 -, chmod 90 -, fchmod 91 52, fchmodat 268 53, fchmodat2 452 452, chown 92 -, "
-    "lchown 94 -, fchown 93 55, fchownat 260 54, utime 132 -, utimes 235 -, futimesat 261 -, utimensat 280 88, "
-    "mknod 133 -, mknodat 259 33, flock 73 32, fallocate 285 47, copy_file_range 326 285, sendfile 40 71, "
-    "splice 275 76, sync 162 81, syncfs 306 267, msync 26 227, preadv 295 69, pwritev 296 70, readahead 187 213, "
-    "getxattr 191 8, lgetxattr 192 9, fgetxattr 193 10, listxattr 194 11, llistxattr 195 12, flistxattr 196 13",
+    "chmod 90 -, fchmod 91 52, fchmodat 268 53, fchmodat2 452 452, chown 92 -, lchown 94 -, fchown 93 55, "
+    "fchownat 260 54, utime 132 -, utimes 235 -, futimesat 261 -, utimensat 280 88, mknod 133 -, mknodat 259 33, "
+    "flock 73 32, fallocate 285 47, copy_file_range 326 285, sendfile 40 71, splice 275 76, sync 162 81, "
+    "syncfs 306 267, msync 26 227, preadv 295 69, pwritev 296 70, readahead 187 213, getxattr 191 8, lgetxattr 192 9, "
+    "fgetxattr 193 10, listxattr 194 11, llistxattr 195 12, flistxattr 196 13",
 )
 
 # glibc tries the newer call first and falls back to the older one, whose arguments a filter can see: those of clone3
@@ -167,6 +164,7 @@ def template(landlock: bool, shell: bool = False) -> bytes:
     allowed = _ALLOWED
     if shell:
         allowed = _ALLOWED | _SHELL
+        judged |= dict.fromkeys(("openat", "open", "kill", "tgkill"), [_return(_ALLOW)])
         judged |= {"clone": _no_namespace(), "fcntl": _one_of(1, (*_FCNTL_COMMANDS, *_F_LOCKS), errno.EPERM)}
     program = [
         (_LOAD, 0, 0, _ARCHITECTURE),
