@@ -26,8 +26,7 @@ def task_rows(
 ) -> list[Row]:
     """Return a row per task: {"split", "index", "seed"}; task i is reset with `seed` + i.
 
-    Raises:
-        ConfigError: if there is no such split, or it has fewer tasks.
+    `ConfigError` if there is no such split, or it has fewer tasks.
     """
     env = make(env_id, **(env_kwargs or {}))
     if split not in env.tasks or len(env.tasks[split]) < tasks:
@@ -40,8 +39,7 @@ def task_rows(
 def opening_messages(env: TextEnv, info: Mapping[str, Any]) -> list[Message]:
     """Return the messages of `reset`, with the tools described where a chat template would have shown them.
 
-    Raises:
-        ConfigError: if there are images, for which adapters have no place.
+    `ConfigError` if there are images, for which adapters have no place.
     """
     if images_of(info["messages"]):
         raise ConfigError(f"{type(env).__name__} shows images, and adapters hand over text only")

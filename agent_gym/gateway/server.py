@@ -108,11 +108,7 @@ class Session:
             return made
 
     def next(self, patience_s: float) -> Exchange | Ended | Act:
-        """Wait for the agent's next request or act, or for its end.
-
-        Raises:
-            EnvFailure: if there is none for so long.
-        """
+        """Wait for the agent's next request or act, or for its end; `EnvFailure` if there is none for so long."""
         while True:
             try:
                 entry = self._inbox.get(timeout=patience_s)
@@ -128,9 +124,7 @@ class Session:
     def act(self, action: str) -> str:
         """Let the thread of the environment act in the world when it waits for the agent, and return the answer.
 
-        Raises:
-            EnvFailure: if the episode is over.
-            TypeError: for an action that is no text.
+        `EnvFailure` if the episode is over, `TypeError` for an action that is no text.
         """
         made = Act(plain_action(action))
         with self._lock:

@@ -47,8 +47,7 @@ class Question(NamedTuple):
 def read_question(row: Any) -> Question:
     """Read a row; a supporting fact whose sentence does not exist, of which the official files have some, is left out.
 
-    Raises:
-        ConfigError: if it is no row of HotpotQA.
+    `ConfigError` if it is no row of HotpotQA.
     """
     problem = f"a HotpotQA task is a dict with question, answer, supporting_facts and context, got {row!r:.200}"
     question = question_of(row) if isinstance(row, Mapping) else None
@@ -80,9 +79,8 @@ def questions(
 ) -> tuple[Splits, list[Sequence[Row]]]:
     """Return the splits of a data source, and the rows whose paragraphs are searched together: none of "embedded".
 
-    Raises:
-        ConfigError: for an unknown level, or one that a split does not have, or a difficulty that is not 1 to 5, or not
-            of embedded questions; and as `load`.
+    `ConfigError` for an unknown level, or one that a split does not have, or a difficulty that is not 1 to 5, or not of
+    embedded questions; and as `load`.
     """
     only_embedded("difficulty", difficulty, data)
     levels = None if levels is None else some_of("levels", levels, LEVELS)
@@ -108,10 +106,8 @@ def load(data: str | Path) -> dict[str, Sequence[Row]]:
 
     A file is one split, that of its name. A folder holds `train.json` and so on, or files under their official names,
     such as hotpot_dev_distractor_v1.json. Those for the full wiki, which come without the gold paragraphs, and test
-    files, whose answers are not public, are passed over.
-
-    Raises:
-        ConfigError: as `load_splits`, and if two files are of the same split.
+    files, whose answers are not public, are passed over. `ConfigError` as `load_splits`, and if two files are of the
+    same split.
     """
     path = Path(data).expanduser()
     splits: dict[str, Sequence[Row]] = {}

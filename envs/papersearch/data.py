@@ -42,9 +42,8 @@ class Query(NamedTuple):
 def open_data(data: str, difficulty: int | None = None) -> tuple[Splits, Library | None]:
     """Return the splits of a data source, and the papers that all of its questions are searched in, if they share them.
 
-    Raises:
-        ConfigError: if there is no such folder, or with file and line for what is wrong in it; and for a difficulty
-            that is not 1 to 5, or that data does not have.
+    `ConfigError` if there is no such folder, or with file and line for what is wrong in it; and for a difficulty that
+    is not 1 to 5, or that data does not have.
     """
     if data == EMBEDDED:
         return GeneratedQueries.splits(difficulty=DEFAULT if difficulty is None else difficulty), None
@@ -83,8 +82,7 @@ def _open_folder(folder: Path, _changed: tuple[tuple[str, int], ...]) -> tuple[S
 def read_task(task: Any, shared: Library | None) -> tuple[Query, Library]:
     """Read a row, and find the papers that it is searched in: its field's, those of its data, or its own `corpus`.
 
-    Raises:
-        ConfigError: if it is no row, or asks for papers that are not there.
+    `ConfigError` if it is no row, or asks for papers that are not there.
     """
     _need("a task of paper search", task, ("question", "papers"))
     if "corpus" in task:

@@ -31,11 +31,7 @@ class Problem(NamedTuple):
 
 
 def read(row: Any) -> Problem:
-    """Read a row in any of the forms of row_forms.py.
-
-    Raises:
-        ConfigError: if it has no problem or no answer.
-    """
+    """Read a row in any of the forms of row_forms.py; `ConfigError` if it has no problem or no answer."""
     if isinstance(row, Mapping):
         # The worked answers of GSM8K end in the answer proper.
         text, golds = question_of(row), [gold.rpartition("####")[2].strip() for gold in answers_of(row)]
@@ -53,9 +49,7 @@ def problems(
 ) -> Splits:
     """Return the splits of a source: "embedded", a path, or a hub name.
 
-    Raises:
-        ConfigError: for a source that cannot be read or has no problems, or a level, kinds or a difficulty that it does
-            not have.
+    `ConfigError` if it cannot be read, has no problems, or lacks a level, kinds or a difficulty that is asked for.
     """
     if data == EMBEDDED:
         rung = at_difficulty(difficulty, LADDER, level=level, kinds=kinds)

@@ -45,8 +45,7 @@ REWARDS: Mapping[str, Mapping[str, float]] = {
 class CodeInterpreter(TextTool):
     """Runs programs of the policy in a sandbox, one after the other.
 
-    Raises:
-        ConfigError: for settings that cannot be; also if this machine cannot hold programs.
+    `ConfigError` for settings that cannot be; also if this machine cannot hold programs.
     """
 
     def __init__(

@@ -52,11 +52,9 @@ _NEAR = 20  # characters around a `^` that are looked at where no bracket stands
 
 
 def math_equal(answer: str | None, gold: str) -> bool:
-    """Whether two answers are the same mathematical object.
+    """Whether two answers are the same mathematical object. One that takes too much to compare is not equal.
 
-    Raises:
-        EnvFailure: if the comparison could not be made, through no fault of the answer. An answer that takes too much
-            to compare is not equal.
+    `EnvFailure` if the comparison could not be made, through no fault of the answer.
     """
     if answer is None or not answer.strip() or len(answer) > MAX_ANSWER_CHARS:
         return False

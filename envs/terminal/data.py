@@ -16,9 +16,8 @@ from agent_gym.errors import ConfigError, only_embedded
 def open_data(data: str, difficulty: int | None, skip: bool) -> Mapping[str, Sequence[Any]]:
     """Return the splits of a source: "embedded", or a folder of tasks, or one with a folder of tasks per split.
 
-    Raises:
-        ConfigError: for no such folder, one without tasks, or, unless `skip`, with tasks that cannot run here: all of
-            them are listed, each with its reason.
+    `ConfigError` for no such folder, one without tasks, or, unless `skip`, with tasks that cannot run here: all of them
+    are listed, each with its reason.
     """
     if data == EMBEDDED:
         return GeneratedTasks.splits(difficulty=difficulty)

@@ -66,11 +66,7 @@ def find_tasks(folder: Path) -> list[Path]:
 
 
 def read_task(folder: Path) -> Task:
-    """Read a task.
-
-    Raises:
-        Unfit: if it needs what is not here, or is no whole task.
-    """
+    """Read a task; `Unfit` if it needs what is not here, or is no whole task."""
     try:
         instruction = (folder / "instruction.md").read_text(encoding="utf-8").strip()
         settings = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8"))
