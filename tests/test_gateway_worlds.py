@@ -22,23 +22,19 @@ pytest.importorskip("openai")
 WORLD = "AgentR1/GSM8K-v0"
 
 
-async def player(client: Any, task: Any) -> str:
+async def player(client: Any, task: Any, last: str | None = "<answer>") -> str:
     talk = [*task["messages"]]
     while True:
         answer = await client.chat.completions.create(model="m", messages=talk)
         text = answer.choices[0].message.content
-        if "<answer>" in text:
+        if last and last in text:
             return text
         talk += [{"role": "assistant", "content": text}, {"role": "tool", "content": task["step"](text)}]
 
 
 async def blind(client: Any, task: Any) -> None:
     """Acts with whatever the policy says, and never ends by itself."""
-    talk = [*task["messages"]]
-    while True:
-        answer = await client.chat.completions.create(model="m", messages=talk)
-        text = answer.choices[0].message.content
-        talk += [{"role": "assistant", "content": text}, {"role": "tool", "content": task["step"](text)}]
+    await player(client, task, last=None)
 
 
 def stubborn(client: Any, task: Any) -> None:
