@@ -251,6 +251,13 @@ def test_changed_records_are_found(played: Path, tmp_path: Path, capsys: pytest.
     assert "answers otherwise in 1 of them, the score is another in 1" in text
 
 
+def test_attempts_of_two_policies_are_not_those_of_one(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(capsys, "rescore", str(played))
+    # Twice at each task the expert always solves it, and the random policy never.
+    assert found["now"]["pass@2"] == found["now"]["episode/success"] == 0.5
+    assert found["stored"]["pass@2"] == 0.5 and "pass@4" not in found["now"]
+
+
 # Comparisons.
 
 

@@ -154,6 +154,10 @@ def test_commands_take_a_judge_from_a_file(tmp_path: Path, capsys: pytest.Captur
         settings.write_text(f'kind = "ranking"\nendpoint = "{url}"\n')
         assert main(expert) == 2 and "needs at least two of each" in capsys.readouterr().err
         assert main(["rescore", run, "--judge", str(settings)]) == 2 and "no task has two" in capsys.readouterr().err
+        expert[3:4] = ["expert", "random"]
+        two = str(tmp_path / "two.jsonl")
+        assert main([*expert[:-2], "--output", two]) == 0
+        assert main(["rescore", two, "--judge", str(settings)]) == 2, "each policy has tried each task once"
     assert main(expert) == 2, "a script has no two attempts"
 
 

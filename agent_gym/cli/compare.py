@@ -192,7 +192,7 @@ def rescore(argv: Sequence[str]) -> int:
     records = list(read_files([arguments.file]))
     replays = list(_replay(records, changes))
     if judge is not None:
-        judged = [from_record(replay.record) for replay in replays]
+        judged = [from_record(_apart(replay.record)) for replay in replays]
         judge.rate(judged)
         for replay, episode in zip(replays, judged, strict=True):
             found = to_record(episode)
@@ -202,7 +202,7 @@ def rescore(argv: Sequence[str]) -> int:
         with writing(arguments.output):
             write_trajectories(arguments.output, (replay.record for replay in replays))
     then, now = (
-        summarize([from_record({**record, "rows": []}) for record in some])
+        summarize([from_record({**_apart(record), "rows": []}) for record in some])
         for some in (records, (replay.record for replay in replays))
     )
     changed = [replay for replay in replays if replay.world or replay.scores]
@@ -227,6 +227,12 @@ def rescore(argv: Sequence[str]) -> int:
         if len(rows) > 1:
             print(align(rows))
     return 1 if any(one.world or one.scores and not changes for one in changed) else 0
+
+
+def _apart(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Put the policy into the split: attempts of two policies are not attempts of one at one task."""
+    spec = record["spec"]
+    return {**record, "spec": {**spec, "split": (spec["split"], record.get("policy"))}}
 
 
 def _replay(records: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]) -> Iterator[Replay]:
