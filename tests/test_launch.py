@@ -82,6 +82,15 @@ def test_the_example_for_kubernetes_follows_its_schema() -> None:
         schema.validate(made, schema.latest_version(), strict=True)
 
 
+def test_addresses_of_ipv6_stand_in_brackets_in_urls_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[Any] = []
+    monkeypatch.setattr(nodes, "_train", lambda command, hosts, *_: trained.append((command, hosts)) or 0)
+    assert nodes.launch(["--nodes", "fd00::1,[fd00::2],a,fd00::4", "--serving", "3", "--node_rank", "3", "grpo"]) == 0
+    [(command, hosts)] = trained
+    urls = command[command.index("--vllm_server_base_url") + 1]
+    assert urls == "http://[fd00::1]:8010,http://[fd00::2]:8010,http://a:8010" and hosts == ["fd00::4"]
+
+
 def answers(port: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as answer:

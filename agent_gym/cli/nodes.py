@@ -60,12 +60,13 @@ def launch(argv: Sequence[str]) -> int:
     # It would end at once: servers wait for the mark of an end, and the mark would be that of the run.
     if shown := {"-h", "--help", "--help_all", "--dry_run", "--print_config"}.intersection(with_underscores(command)):
         raise ConfigError(f"launch: {min(shown)} trains nothing: give it to agent-gym {command[0]}, without launch")
-    nodes = [node.strip() for node in arguments.nodes.split(",") if node.strip()]
+    nodes = [node.strip(" []") for node in arguments.nodes.split(",") if node.strip()]
     number, serving = _number(arguments.node_rank, len(nodes)), arguments.serving
     if serving >= len(nodes):
         raise ConfigError(f"launch: --serving is {serving} of {len(nodes)} machines; at least one has to train")
     ports = range(_PORT, _PORT + arguments.servers)
-    urls = ",".join(f"http://{node}:{port}" for node in nodes[:serving] for port in ports)
+    hosts = [f"[{node}]" if ":" in node else node for node in nodes[:serving]]  # as addresses of IPv6 stand in a URL
+    urls = ",".join(f"http://{host}:{port}" for host in hosts for port in ports)
     command += ["--layout", "server", "--vllm_server_base_url", urls, "--resume_from_checkpoint", "auto"]
     if number < serving:
         return _serve(command, nodes[number], ports)
