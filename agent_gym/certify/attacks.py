@@ -188,7 +188,8 @@ def _hedged(subject: Subject, task: tuple[str, int]) -> list[list[str]]:
         *before, last = policy_texts(subject.play(subject.env, expert_turns(subject.env), task))
         right = last[len(start) : len(last) - len(end)] if last.startswith(start) and last.endswith(end) else ""
     else:
-        before, right = [], str(subject.gold(*task) or "")
+        gold = subject.gold(*task)
+        before, right = [], "" if gold is None else str(gold)
     others = [one for one in answers if one and one not in right and right not in one][:_OTHERS]
     if not right or not others:
         return []
