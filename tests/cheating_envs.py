@@ -223,6 +223,11 @@ class Shallow(Honest):
         return reply
 
 
+class LostPlan(Honest):
+    def expert_action(self) -> str:
+        return {}["plan"]
+
+
 class NoSurrogates(Honest):
     def step(self, action: str) -> Any:
         return super().step(action.encode().decode())

@@ -13,6 +13,7 @@ from cli_tools import complaint
 from toy_envs import every_id
 
 from agent_gym.certify import CHECKS, Record, certify, run_check
+from agent_gym.certify.attacks import _hedged
 from agent_gym.certify.record import Subject
 from agent_gym.cli.main import main
 
@@ -186,6 +187,18 @@ def test_environments_of_other_libraries_are_checked_through_their_adapters() ->
     verdicts = [checked("Safe", name).verdict for name in ("contract", "determinism", "fuzz", "leaks", "attacks")]
     assert verdicts == ["pass"] * 5
     assert "behind 'tten on it: ' in 100%" in checked("MarkedSafe", "leaks").text
+
+
+def test_what_an_expert_raises_has_its_evidence() -> None:
+    record = checked("LostPlan", "solvable")
+    assert record.verdict == "fail" and "plan" in record.text and "expert_action()" in record.evidence[0]
+
+
+def test_the_gold_answer_0_is_an_answer_among_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = Subject("cheating_envs:Cheat/ListsWithoutExpert-v0", quick=True)
+    monkeypatch.setattr(subject, "gold", lambda split, index: index)
+    for index in (0, 7):
+        assert re.search(rf"\b{index}\b", _hedged(subject, ("test", index))[0][-1])
 
 
 def test_options_that_a_question_names_are_no_leak() -> None:

@@ -110,6 +110,7 @@ class Subject:
     @functools.cached_property
     def has_expert(self) -> bool:
         env = self.make()
+        self.beat("reset with seed 0, then expert_action()", RESET_CPU_S)
         env.reset(seed=0)
         try:
             env.expert_action()
