@@ -113,6 +113,7 @@ def test_the_protocol_of_sandboxfusion(server):
         ({"code": "", "seed": "x"}, "seed is 'x'"),
         ({"code": "", "run_timeout": "1"}, "run_timeout is '1'"),
         ({"code": "", "memory_limit_MB": 3}, "memory_mb is 3"),
+        ({"code": "", "memory_limit_MB": 0.5}, "memory_mb is 1"),
         ('{"code": "", "memory_limit_MB": 1e400}', "memory_limit_MB is inf"),
         ({"code": "", "run_timeout": -0.5}, "run_timeout is -0.5"),
         ('{"code": "", "cpu_limit_s": NaN}', "cpu_limit_s is nan"),

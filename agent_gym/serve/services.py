@@ -81,7 +81,7 @@ class SandboxServer(Server):
         answer: dict[str, Any] = dict.fromkeys(("compile_result", "run_result", "executor_pod_name"))
         answer |= {"message": "", "files": {}}
         try:
-            lower = {"cpu_seconds": cpu, "wall_seconds": wall, "memory_mb": None if memory is None else int(memory)}
+            lower = {"cpu_seconds": cpu, "wall_seconds": wall, "memory_mb": memory and max(int(memory), 1)}
             limits = self.sandbox.limits.tightened(**lower)
             done = self.sandbox.run(code, seed=seed, stdin=stdin, limits=limits)
         except ConfigError as error:
