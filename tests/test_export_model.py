@@ -26,7 +26,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig  
 
 from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.trainers import export_model, task_dataset  # noqa: E402
-from agent_gym.trainers.checkpoints import read_provenance  # noqa: E402
+from agent_gym.trainers.checkpoints import provenance, read_provenance  # noqa: E402
 
 
 def run(folder: Path, **options: Any) -> Any:
@@ -116,6 +116,7 @@ def test_the_card_is_what_the_run_has_written(full: tuple[Path, Any], tmp_path: 
     assert (first["step"], last["step"], len(last["evaluations"])) == (1, 2, 2)
     assert last["environments"] == [{"env_id": ENV, "env_kwargs": {"fail": 11}, "split": "train", "tasks": 8}]
     assert last["settings"]["lam"] == 0.9 and last["settings"]["advantage_estimator"] == estimator
+    assert last["settings"]["critic"] == "head" and last["settings"]["max_staleness"] == 0
     episodes = tmp_path / "eval.jsonl"
     command = ["eval", "AgentR1/GSM8K-v0", "--expert", "--episodes", "8", "--output", str(episodes)]
     assert main(command) == 0
@@ -133,6 +134,15 @@ def test_the_card_is_what_the_run_has_written(full: tuple[Path, Any], tmp_path: 
         assert str(folder) not in text and model_folder() not in text
     card = (export(model_folder(), tmp_path / "no-run") / "README.md").read_text()
     assert "## Versions" in card and "## Settings" not in card and model_folder() not in card
+
+
+def test_the_teacher_is_named_and_where_it_is_is_not(full: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, folder = full[1], Path(model_folder())
+    monkeypatch.setattr(trainer.args, "sft_coef", 0.5)
+    for given, shown in ((str(folder), folder.name), ("initial", "initial"), ("http://10.0.0.2:8000/v1", "a server")):
+        monkeypatch.setattr(trainer.args, "teacher", given)
+        settings = provenance(trainer)["settings"]
+        assert (settings["teacher"], settings["sft_coef"]) == (shown, 0.5)
 
 
 def test_mistakes_are_one_line_and_leave_nothing(

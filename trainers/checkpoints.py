@@ -38,15 +38,14 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoin
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.evaluate.cards import versions
 from agent_gym.policies.ranks import barrier_on_error, gather
-from agent_gym.trainers.settings import AgentSettings
 
 FILE = "agent_gym.json"
 # Settings that a card shows whatever they are; others of these groups where they are not the default.
-_DECISIVE = ("episodes", "credit", "selection", "loss")
+_DECISIVE = ("episodes", "credit", "selection", "loss", "teacher", "critic")
 _ALWAYS = (
     "advantage_estimator", "loss_type", "learning_rate", "beta", "epsilon", "num_generations", "num_iterations",
     "per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "num_train_epochs", "temperature",
-    "max_turn_tokens", "max_episode_tokens", "max_turns", "context", "seed",
+    "max_turn_tokens", "max_episode_tokens", "max_turns", "max_staleness", "context", "seed",
 )  # fmt: skip
 MEASURED = ("success", "success_low", "success_high", "reward", "episodes")
 ASIDE = "unfinished"
@@ -283,8 +282,8 @@ def provenance(trainer: Any) -> dict[str, Any]:
     sources = Counter(zip(data["env_id"], data["env_kwargs"], data["split"], strict=True))
     changed = [
         field.name
-        for field in dataclasses.fields(AgentSettings)
-        if field.metadata["group"] in _DECISIVE and getattr(args, field.name) != field.default
+        for field in dataclasses.fields(args)
+        if field.metadata.get("group") in _DECISIVE and getattr(args, field.name) != field.default
     ]
     environments = [
         {"env_id": env_id, "env_kwargs": json.loads(kwargs), "split": split, "tasks": tasks}
@@ -305,15 +304,24 @@ def _evaluations(entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def run_facts(trainer: Any, environments: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> dict[str, Any]:
     """Return what any trainer's run is known by: its model, the tasks, some settings, its step, the versions."""
-    base = str(trainer.model.config.name_or_path or "")
+    named = {name: getattr(trainer.args, name) for name in settings}
+    if named.get("teacher"):
+        named["teacher"] = _public(named["teacher"])
     return {
         "trainer": type(trainer).__name__,
-        "base_model": os.path.basename(base.rstrip("/")) if os.path.isdir(base) else base,
+        "base_model": _public(str(trainer.model.config.name_or_path or "")),
         "environments": [*environments],
-        "settings": {name: getattr(trainer.args, name) for name in settings},
+        "settings": named,
         "step": trainer.state.global_step,
         "versions": versions(),
     }
+
+
+def _public(model: str) -> str:
+    """Return the name of a model without where it is: the last part of a folder, of a server nothing."""
+    if model.startswith(("http://", "https://")):
+        return "a server"
+    return os.path.basename(model.rstrip("/")) if os.path.isdir(model) else model
 
 
 def read_provenance(folder: str | Path) -> dict[str, Any]:
