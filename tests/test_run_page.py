@@ -48,7 +48,7 @@ def test_the_log_of_a_run_is_in_its_folder(run: Path, tmp_path: Path) -> None:
     lines = (run / LOG).read_text().splitlines()
     again = json.dumps({**json.loads(lines[-1]), "reward": 7.0, "step": 2})
     (tmp_path / LOG).write_text("\n".join([*lines, again, '{"step": 3, "rew']))
-    assert [log["reward"] for log in history(tmp_path) if log["step"] == 2] == [7.0]
+    assert [(log["step"], log.get("reward")) for log in history(tmp_path)][-1] == (2, 7.0), "step 3 is lost"
     assert history(tmp_path / "none") == []
 
 
@@ -89,6 +89,18 @@ def test_what_is_no_run_cannot_be_served(run: Path, capsys: Any) -> None:
     with view.page_server(run, None, 0) as taken:
         assert main(["view", str(run), "--web", "--port", str(taken.address[1])]) == 2
     assert "choose another port" in capsys.readouterr().err
+
+
+def test_ways_to_look_that_do_not_go_together_are_named(run: Path, capsys: Any) -> None:
+    for words in (
+        ["--episode", "1"],
+        ["--web", "--terminal"],
+        ["--web", "--open"],
+        ["--terminal", "--output", "x.html"],
+    ):
+        assert main(["view", str(run), *words]) == 2
+        error = capsys.readouterr().err
+        assert words[0] in error and "is none" not in error and (len(words) == 2 or words[1] in error), error
 
 
 AXE = Path(os.environ.get("AXE_CORE", "node_modules/axe-core/axe.min.js"))  # npm install --no-save axe-core

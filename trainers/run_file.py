@@ -55,7 +55,8 @@ def log(folder: str | Path, step: int, logs: Mapping[str, Any]) -> None:
 def history(folder: str | Path) -> list[dict[str, Any]]:
     """Read what was logged, in the order of steps.
 
-    A run that was taken up again has logged some steps twice: the last counts. A line that is not whole is left out.
+    A run that was taken up again has gone back to a checkpoint, and what it had logged behind that is lost with the
+    weights: the last counts. A line that is not whole is left out.
     """
     found: dict[tuple[int, bool], dict[str, Any]] = {}
     with suppress(OSError):
@@ -63,6 +64,7 @@ def history(folder: str | Path) -> list[dict[str, Any]]:
             with suppress(ValueError):
                 logs = json.loads(line)
                 key = logs["step"], "eval_success" in logs
+                found = {one: known for one, known in found.items() if one[0] <= key[0]}
                 found[key] = {**found.get(key, {}), **logs}
     return [found[key] for key in sorted(found)]
 
