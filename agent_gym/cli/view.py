@@ -72,6 +72,12 @@ def view(argv: Sequence[str]) -> int:
     parser.flag("--terminal", "browse the episodes here, by keys, and write no page", action="store_true")
     parser.flag("--episode N", "with --terminal: show the Nth episode and end", type=positive)
     arguments = parser.parse(argv)
+    if arguments.episode and not arguments.terminal:
+        raise ConfigError("--episode belongs to --terminal; on the page an episode is found by search")
+    way = "web" if arguments.web else "terminal"
+    for other in ("terminal", "output", "open") if getattr(arguments, way) else ():
+        if other != way and getattr(arguments, other):
+            raise ConfigError(f"--{way} writes no page, and does not go with --{other}: leave one of them out")
     run = Path(arguments.files[0])
     if len(arguments.files) == 1 and is_run(run) and not arguments.terminal:
         if arguments.web:
@@ -83,8 +89,6 @@ def view(argv: Sequence[str]) -> int:
         _show(dict(_played_together(arguments.files)), arguments.episode)
         return 0
     runs = {name: _jsonl_files(Path(path)) for name, path in named(arguments.files)}
-    if arguments.episode:
-        raise ConfigError("--episode belongs to --terminal; on the page an episode is found by search")
     first = _plain(arguments.files[0])
     output = Path(arguments.output or first.with_name(f"{first.name}.html"))
     check_new(output)
