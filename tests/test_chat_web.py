@@ -25,18 +25,21 @@ def served() -> Iterator[Served]:
 def test_events_are_streamed_and_continued_where_they_broke_off(served: Served) -> None:
     assert ask(served.url, "/say", {"text": "What is 48/2?"})[:2] == (200, {})
     events = served.events(6)
-    assert [number for number, _ in events] == list(range(6))
+    first = events[0][0]
+    assert [number for number, _ in events] == list(range(first, first + 6))
     kinds = [event["kind"] for _, event in events]
     assert kinds[:3] == ["begin", "person", "text"] and events[0][1]["env_id"] == "AgentR1/GSM8K-v0"
     served.wait()
     everything = served.events(len(served.server._events))
     assert everything[-1][1]["kind"] == "end"
-    assert served.events(2, **{"Last-Event-ID": "4"}) == everything[5:7]
+    assert served.events(2, **{"Last-Event-ID": str(first + 4)}) == everything[5:7]
     last = everything[-1][0]
     assert ask(served.url, "/reset", {})[0] == 200
     # What was before is gone, and the numbers go on.
     (begin,) = served.events(1, **{"Last-Event-ID": str(last)})
     assert begin == (last + 1, everything[0][1])
+    with Served(["Hello."]) as another:  # a page that was open when the server was started again
+        assert another.events(1, **{"Last-Event-ID": str(last + 1)})[0][1]["kind"] == "begin"
 
 
 def test_one_at_a_time_and_a_trajectory_when_there_is_one(served: Served) -> None:
