@@ -225,7 +225,7 @@ class AgentGRPOTrainer(RowTrainer):
         if self.demonstrations is not None:
             batch = self.demonstrations.add(batch, episodes)
         self.record({"time/score": time.perf_counter() - started})
-        self.card.count(episodes, sum(episode.trained for episode in kept))
+        self.card.count(episodes, {episode.number for episode in kept if episode.trained})
         self._write_down(sampled(episodes), credit)
         return batch
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from agent_gym.evaluate.cards import Meter, conclude, write_cards
 from agent_gym.evaluate.panels import canonical, played_panel
 from agent_gym.policies.ranks import gather, gather_items
 from agent_gym.rollout import Episode, Row
+from agent_gym.rollout.roles import ROLE_GROUPS
 from agent_gym.trainers.checkpoints import provenance, run_facts
 
 _IMITATION = (
@@ -48,12 +49,15 @@ class RunCard(TrainerCallback):
         self._meter, self._begun = Meter(), True
         self.spent.clear()
 
-    def count(self, episodes: Sequence[Episode], trained: int) -> None:
-        """Add the episodes of a rollout, of which so many are trained on."""
-        failed = sum(bool(episode.failure) for episode in episodes)
-        played = len(episodes) - failed
-        self.spent.update(asked=len(episodes), played=played, failed=failed, skipped=played - trained)
-        self.spent["truncated"] += sum(episode.truncated and not episode.failure for episode in episodes)
+    def count(self, episodes: Sequence[Episode], trained: Container[int]) -> None:
+        """Add the episodes of a rollout, of which those of these numbers are trained on; the roles of one are one."""
+        games: dict[tuple[int, int], list[Episode]] = {}
+        for episode in episodes:
+            games.setdefault((episode.spec.group % ROLE_GROUPS, episode.spec.member), []).append(episode)
+        played = [roles for roles in games.values() if not any(role.failure for role in roles)]
+        skipped = sum(not any(self._trainer._number(role) in trained for role in roles) for roles in played)
+        self.spent.update(asked=len(games), played=len(played), failed=len(games) - len(played), skipped=skipped)
+        self.spent["truncated"] += sum(any(role.truncated for role in roles) for roles in played)
         self.spent["read_tokens"] += sum(step.start for episode in episodes for step in episode.steps)
         self.spent["sampled_tokens"] += sum(episode.sampled_tokens for episode in episodes)
 
