@@ -97,6 +97,15 @@ def test_what_fails_hangs_or_dies_is_reported_and_leaves_nothing_behind(
     assert "killed for want of memory" in (tmp_path / "report.md").read_text(), "the end of its log"
 
 
+def test_an_error_of_several_lines_is_one_row_of_the_report(tmp_path: Path) -> None:
+    setting = doctor.Setting((), str(tmp_path))
+    (tmp_path / "engine.log").write_text("Traceback\n")
+    doctor.write_report(setting, [doctor.Result("engine", "failed", 1.0, {"cycles": 5}, "RuntimeError: a\n\n  b\n")])
+    assert (
+        "| engine | failed | 1.0 | RuntimeError: a b; cycles 5 |" in (tmp_path / "report.md").read_text().splitlines()
+    )
+
+
 def test_ranks_that_fail_say_why(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rank-0.failed").write_text('{"why": "an old one", "traceback": ""}')
     setting = doctor.Setting([], str(tmp_path))

@@ -52,7 +52,7 @@ class Result:
     def line(self) -> str:
         """Why it failed or was skipped, and what was measured; tables are left out."""
         shown = [f"{name} {value}" for name, value in self.numbers.items() if "\n" not in str(value)]
-        return "; ".join([self.why, *shown] if self.why else shown)
+        return "; ".join(filter(None, [" ".join(self.why.split()), *shown]))  # errors have several lines
 
 
 class SkippedStage(Exception):
