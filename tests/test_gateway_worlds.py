@@ -98,6 +98,7 @@ def test_what_the_world_has_paid_stays_where_a_limit_ends_the_episode(tokenizer:
             with closing(Runner(policy, tokenizer, limits)) as runner:
                 (episode,) = runner.run(make_specs(*env, split="train", episodes=1))
             assert episode.truncated and [step.reward for step in episode.steps] == [-0.1] * episode.turns
+            assert [step.process_reward for step in episode.steps] == [-0.1] * episode.turns, "of the world's terms"
 
 
 def test_the_world_has_the_metrics_and_the_gold(tokenizer: Any) -> None:

@@ -101,7 +101,8 @@ class AgentEnv(TextEnv):
         if not (self.renderer is None or isinstance(self.renderer, ChatRenderer)):
             raise ConfigError("agents have threads or processes of their own: leave env_processes at 0")
         self.leave()
-        self._history, self._paid, self._solved = History(), 0.0, False
+        self._history, self._solved = History(), False
+        self._paid = self._process = 0.0  # by the world since the last turn: all of it, and what of it judges the way
         self._world_over = self._world_cut = False
         self._told: dict[str, float] = {}  # the numbers for the log of the world's last step
         self._session = shared_gateway().open(self._caller)
@@ -122,6 +123,7 @@ class AgentEnv(TextEnv):
             raise ConfigError("an agent writes its own prompts, so that there is no other context than 'append'")
         self._action = action
         observation, reward, terminated, truncated, info = super().step(action)
+        info["process_reward"], self._process = self.weights["reward"] * self._process, 0.0
         if self._world_cut:
             terminated, truncated = False, True
         return observation, reward, terminated, truncated, {**info, **self._limits}
@@ -267,6 +269,7 @@ class AgentEnv(TextEnv):
         assert self._world is not None
         observation, reward, terminated, truncated, info = self._world.step(action)
         self._paid += reward
+        self._process += info.get("process_reward", 0.0)
         self._world_over, self._world_cut = terminated or truncated, truncated
         self._solved, self._told = bool(info.get("is_success", False)), info.get("metrics", {})
         return observation
