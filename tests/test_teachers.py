@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,14 @@ def test_what_a_hint_is_made_of() -> None:
     env = make_env("AgentR1/GSM8K-v0", {}).unwrapped
     gold = env.gold(env.tasks["train"][5])
     assert text.startswith(f"answer {json.dumps(gold)}, by\n<tool_call>") and text.rstrip().endswith("</answer>")
+
+
+def test_the_plan_of_a_role_of_self_play_is_its_own() -> None:
+    from agent_gym.trainers.teachers import TaskHint
+
+    spec = EpisodeSpec("AgentR1/Bargain-v0", {"opponent": "self"}, seed=3, split="train", index=5)
+    plans = [TaskHint("{plan}")(Episode(dataclasses.replace(spec, role=role))) for role in ("first", "second")]
+    assert plans[0].startswith("offer: ") and plans[1] == "accept"
 
 
 def test_the_initial_policy_as_a_teacher(tmp_path: Path) -> None:

@@ -240,9 +240,9 @@ class TaskHint:
 
     def __call__(self, episode: Episode) -> str:
         spec = episode.spec
-        return self._of(spec.env_id, json.dumps(dict(spec.env_kwargs)), spec.split, spec.index, spec.seed)
+        return self._of(spec.env_id, json.dumps(dict(spec.env_kwargs)), spec.split, spec.index, spec.seed, spec.role)
 
-    def _fill(self, env_id: str, env_kwargs: str, split: str, index: int, seed: int | None) -> str:
+    def _fill(self, env_id: str, env_kwargs: str, split: str, index: int, seed: int | None, role: str) -> str:
         env: Any = self._env(env_id, env_kwargs)
         text = self._text
         if "{gold}" in text:
@@ -250,6 +250,8 @@ class TaskHint:
             text = text.replace("{gold}", gold if isinstance(gold, str) else json.dumps(gold))
         if "{plan}" in text:
             actions = iter(env.unwrapped.expert_action, None)
-            turns = policy_texts(play(env, actions, seed=seed, options={"split": split, "index": index}))
-            text = text.replace("{plan}", "\n".join(turns))
+            opened, *turns = play(env, actions, seed=seed, options={"split": split, "index": index})
+            if role:  # of self-play, whose turns are those of all roles
+                turns = [turn for turn in turns if turn[-1]["spans"][0].source == f"agent:{role}"]
+            text = text.replace("{plan}", "\n".join(policy_texts([opened, *turns])))
         return text
