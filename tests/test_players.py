@@ -244,6 +244,16 @@ def test_the_trainer_compares_roles_with_themselves_and_rae_keeps_a_mean_for_eac
     assert sorted(kept.values()) == pytest.approx(sorted(means.values()))
 
 
+def test_a_constant_weight_counts_each_role_as_an_episode(tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    from trainer_tools import trained
+
+    options: dict[str, Any] = {"env": "Toy/Duel-v0", "env_kwargs": {"opponent": "self"}, "max_steps": 1}
+    _, (batch,), episodes = trained(tmp_path, **options, max_episode_tokens=2000, loss_normalization="constant")
+    weights = batch["weights"][batch["action_mask"]].tolist()
+    assert weights == pytest.approx([1 / (2 * len(episodes) * 2000)] * sum(e.sampled_tokens for e in episodes))
+
+
 @pytest.mark.parametrize("estimator", ["grpo", "gigpo", "gae"])
 def test_every_kind_of_estimator_takes_the_roles_as_episodes(tmp_path: Path, estimator: str) -> None:
     pytest.importorskip("trl")

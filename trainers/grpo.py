@@ -183,7 +183,7 @@ class AgentGRPOTrainer(RowTrainer):
         if args.probe_steps:
             self.add_callback(InputDependenceCallback(self, args.probe_steps))
         self.estimator, self.credit_settings = args.estimator, args.credit
-        self._rollout_tokens = args.rollout_tokens
+        self._rollout_tokens: float = args.rollout_tokens  # in self-play of each role
         self.scheduler = RolloutScheduler(self, policy)
         self.teacher = Teacher(self, hint) if args.teacher is not None else None
         self.teacher_model = self.teacher and self.teacher.model

@@ -77,6 +77,8 @@ class RolloutScheduler:
         else:
             specs = self._specs(rows, trainer.accelerator.process_index * len(rows), seed)
             episodes = trainer.rollout(specs, trainer.temperature)
+        roles = gather_items([max(1, len(episode.roles)) for episode in sampled(episodes)])
+        trainer._rollout_tokens = args.rollout_tokens * sum(roles) / len(roles)
         if any(episode.roles for episode in episodes):
             if args.max_refills:
                 raise ConfigError(
