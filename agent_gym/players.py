@@ -221,7 +221,8 @@ class ServedPlayer:
         openai = require("openai", "serve")
         self._rules = rules
         url, _, self._model = address.partition("#")
-        self._client = openai.OpenAI(base_url=url, api_key=os.environ.get("OPENAI_API_KEY") or "none")
+        key, direct = os.environ.get("OPENAI_API_KEY") or "none", openai.DefaultHttpxClient(trust_env=False)
+        self._client = openai.OpenAI(base_url=url, api_key=key, http_client=direct)  # through no proxy
         self._talk: dict[str, list[Message]] = {}
 
     def __call__(self, game: Game, role: str) -> str:
@@ -230,7 +231,11 @@ class ServedPlayer:
         text = "\n\n".join(filter(None, [opening, game.news(role)[1]]))
         talk.append({"role": "user", "content": text or "That was no action."})  # it acts again, no other role spoke
         try:
-            self._model = self._model or self._client.models.list().data[0].id
+            if not self._model:
+                served = [model.id for model in self._client.models.list().data]
+                if len(served) != 1:
+                    raise ValueError(f"it serves {', '.join(served)}: put one behind the address (URL#NAME)")
+                (self._model,) = served
             answer = self._client.chat.completions.create(model=self._model, messages=talk, max_tokens=_TOKENS)
             text = str(answer.choices[0].message.content or "")
         except Exception as error:

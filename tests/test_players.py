@@ -215,6 +215,16 @@ def test_a_served_opponent_is_told_what_its_role_is_told_and_its_failure_fails_t
             roll(tokenizer, wanted[1:], lambda episode: "a")
 
 
+def test_a_server_of_several_models_is_asked_for_the_one_that_is_named(tokenizer: Any) -> None:
+    pytest.importorskip("openai")
+    server = Server(says("ZZ"), models=(200, {"data": [{"id": "one"}, {"id": "two"}]}))
+    with serving(server) as address:
+        with pytest.raises(RolloutError, match="it serves one, two: put one behind the address"):
+            roll(tokenizer, specs(1, opponent=address, role="left"), lambda episode: "a")
+        roll(tokenizer, specs(1, opponent=f"{address}#two", role="left"), lambda episode: "a")
+        assert {content["model"] for path, content, _ in server.asked if path.endswith("/chat/completions")} == {"two"}
+
+
 def test_the_trainer_compares_roles_with_themselves_and_rae_keeps_a_mean_for_each(tmp_path: Path) -> None:
     """The advantage of every token by the formula: its role's return against the running mean of this role."""
     pytest.importorskip("trl")
