@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -176,6 +177,19 @@ def test_slow_and_hung_environments_hold_up_nobody(tokenizer: Any) -> None:
         for episode in episodes[:3]:
             assert str(episode.failure) == "EnvFailure: no answer from the environment in 3.0 s"
         assert max(episode.seconds for episode in episodes[3:]) < min(episode.seconds for episode in episodes[:3])
+    runner.close()
+
+
+@pytest.mark.parametrize("continuous", [True, False])
+def test_time_that_the_policy_takes_cuts_an_episode_and_fails_no_environment(tokenizer: Any, continuous: bool) -> None:
+    """The deadline passes while the policy writes: the turns before it, which the environment answered, count."""
+    policy = scripted(tokenizer, lambda episode: "on")
+    poll, policy.continuous = policy.poll, continuous
+    policy.poll = lambda: (time.sleep(1.0), poll())[1]
+    runner = Runner(policy, tokenizer, Budget(max_seconds=3.5), workers=2)
+    for episode in runner.run(counting(4)):
+        assert episode.failure is None and episode.truncation == "seconds"
+        assert 1 <= len(episode.steps) <= 3 and episode.reward == 0.25 * len(episode.steps)
     runner.close()
 
 

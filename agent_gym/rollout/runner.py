@@ -200,10 +200,13 @@ class Rollout:
                     self._resume_answered()
                     # An engine without continuous batching runs whatever it has to the end, so it is better handed a
                     # full batch: it waits for the environments instead of starting with the first that answered.
+                    sampled: Sequence[Generation] = ()
                     if self.policy.pending and not self._enough and (self.policy.continuous or not self._calls):
-                        for generation in self._engine(self.policy.poll):
-                            self._resume_sampled(generation)
+                        sampled = self._engine(self.policy.poll)
+                        self._resume_answered(wait=False)  # the time that the policy took is not the environments'
                     self._expire()
+                    for generation in sampled:
+                        self._resume_sampled(generation)
                     self._remind()
                 self._pause()
             except BaseException:
@@ -279,11 +282,11 @@ class Rollout:
             self._promises.remove(promise)
             function()
 
-    def _resume_answered(self) -> None:
-        """Take what other threads have to say, and wait for it if the engine has nothing to do."""
+    def _resume_answered(self, *, wait: bool = True) -> None:
+        """Take what other threads have to say, and `wait` for it if the engine has nothing to do."""
         continuous = self.policy.continuous
         # An engine that does not batch continuously waits for all environments, but not for a promise.
-        idle = not self.policy.pending or (not continuous and bool(self._calls))
+        idle = wait and (not self.policy.pending or (not continuous and bool(self._calls)))
         while self._calls or self._promises:
             patience = 0.0
             tick = time.perf_counter()
@@ -300,7 +303,7 @@ class Rollout:
                 return
             message()
             # With an engine that batches continuously one answer is enough to go on; any other waits for all.
-            idle = not continuous and bool(self._calls)
+            idle = wait and not continuous and bool(self._calls)
 
     def _resume_sampled(self, generation: Generation) -> None:
         waiting = self._asks.pop(generation.id, None)
