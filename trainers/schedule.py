@@ -56,6 +56,7 @@ class RolloutScheduler:
     def __init__(self, trainer: AgentGRPOTrainer, policy: Policy | None = None) -> None:
         self.trainer, self.policy = trainer, policy
         self._budget, self._curriculum = trainer.args.budget, trainer.args.curriculum
+        self._tokens = trainer._rollout_tokens  # of episodes without roles
         self._judged = Counter[str]()  # what judging had cost at the last rollout
         self.begin()
 
@@ -78,7 +79,7 @@ class RolloutScheduler:
             specs = self._specs(rows, trainer.accelerator.process_index * len(rows), seed)
             episodes = trainer.rollout(specs, trainer.temperature)
         roles = gather_items([max(1, len(episode.roles)) for episode in sampled(episodes)])
-        trainer._rollout_tokens = args.rollout_tokens * sum(roles) / len(roles)
+        trainer._rollout_tokens = self._tokens * sum(roles) / len(roles)
         if any(episode.roles for episode in episodes):
             if args.max_refills:
                 raise ConfigError(
