@@ -33,9 +33,9 @@ class ChatServer(Server):
         self._orders: queue.SimpleQueue[str | None] = queue.SimpleQueue()  # what the person wrote; None begins anew
         self._changed = threading.Condition()
         self._events: list[dict[str, Any]] = []
-        # The number of the first one that is kept. The page of a server that stood here before asks for what is behind
-        # its last one, which has to be before this: a policy writes fewer than a thousand pieces a second.
-        self._first = time.time_ns() // 10**6
+        # The number of the first one that is kept: microseconds, which a page holds exactly. The page of a server that
+        # stood here before asks for what is behind its last one, which has to be before this, however fast it wrote.
+        self._first = time.time_ns() // 10**3
         self._busy = False  # whether an order waits or is carried out
         self._ending = False
         self._begin()
@@ -116,7 +116,7 @@ class ChatServer(Server):
         seen = request.headers.get("Last-Event-ID", "")
 
         async def pieces() -> AsyncIterator[str]:
-            number = int(seen) if re.fullmatch("[0-9]{1,15}", seen) else -1
+            number = int(seen) if re.fullmatch("[0-9]{1,16}", seen) else -1
             while not self._ending:
                 events = await in_thread(partial(self._after, number))
                 for number, event in events:
