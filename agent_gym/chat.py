@@ -278,9 +278,8 @@ class ChatRenderer:
 
     def _tail(self, answers: list[Message], add_generation_prompt: bool) -> str:
         talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _SENTINEL}, *answers]
-        text = self._render(talk, add_generation_prompt=add_generation_prompt)
         # An answer may quote the marker too (a policy can make a tool say anything): the first one is the turn.
-        _, found, tail = text.partition(_SENTINEL)
+        _, found, tail = self._render(talk, add_generation_prompt=add_generation_prompt).partition(_SENTINEL)
         if not found:
             raise ConfigError(
                 "the chat template drops an assistant message when an answer follows it, so a multi-turn episode "
@@ -307,7 +306,8 @@ class ChatRenderer:
             )
         except Exception as error:  # templates signal refusal with whatever exception Jinja happens to raise
             roles = ", ".join(message["role"] for message in messages)
-            raise ConfigError(f"the chat template cannot render a conversation of {roles}: {error}") from error
+            cure = '; without a system message: system_prompt="" of the environment' if "system" in roles else ""
+            raise ConfigError(f"the chat template cannot render a conversation of {roles}: {error}{cure}") from error
 
     def _probe_observation_role(self) -> str:
         # A template that prints whatever role it is given (Qwen2, Qwen2-VL, SmolLM2) would print this one, too, in a

@@ -60,7 +60,8 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """The folder and the trainer of a PPO run with a critic and evaluations, on a mixture of tasks."""
     folder = tmp_path_factory.mktemp("full")
     data = {"train_dataset": task_dataset(ENV, {"fail": 11}, tasks=8), "eval_dataset": task_dataset(ENV, tasks=4)}
-    trainer = run(folder, ppo=True, critic="head", **data, eval_strategy="steps", eval_steps=1, lam=0.9)
+    changes = {"critic": "head", "eval_strategy": "steps", "eval_steps": 1, "lam": 0.9, "epsilon_high": 0.3}
+    trainer = run(folder, ppo=True, **data, **changes)
     trainer.save_model()
     return folder, trainer
 
@@ -117,6 +118,7 @@ def test_the_card_is_what_the_run_has_written(full: tuple[Path, Any], tmp_path: 
     assert last["environments"] == [{"env_id": ENV, "env_kwargs": {"fail": 11}, "split": "train", "tasks": 8}]
     assert last["settings"]["lam"] == 0.9 and last["settings"]["advantage_estimator"] == estimator
     assert last["settings"]["critic"] == "head" and last["settings"]["max_staleness"] == 0
+    assert last["settings"]["epsilon_high"] == 0.3 and "scale_rewards" not in last["settings"]
     episodes = tmp_path / "eval.jsonl"
     command = ["eval", "AgentR1/GSM8K-v0", "--expert", "--episodes", "8", "--output", str(episodes)]
     assert main(command) == 0

@@ -40,8 +40,13 @@ from agent_gym.evaluate.cards import versions
 from agent_gym.policies.ranks import barrier_on_error, gather
 
 FILE = "agent_gym.json"
-# Settings that a card shows whatever they are; others of these groups where they are not the default.
+# Settings that a card shows whatever they are; others of these groups and names where they are not the default.
 _DECISIVE = ("episodes", "credit", "selection", "loss", "teacher", "critic")
+_INHERITED = (
+    "epsilon_high", "delta", "scale_rewards", "mask_truncated_completions", "entropy_coef", "sync_ref_model",
+    "vllm_importance_sampling_correction", "vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min",
+    "optim", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_grad_norm",
+)  # fmt: skip
 _ALWAYS = (
     "advantage_estimator", "loss_type", "learning_rate", "beta", "epsilon", "num_generations", "num_iterations",
     "per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "num_train_epochs", "temperature",
@@ -283,7 +288,8 @@ def provenance(trainer: Any) -> dict[str, Any]:
     changed = [
         field.name
         for field in dataclasses.fields(args)
-        if field.metadata.get("group") in _DECISIVE and getattr(args, field.name) != field.default
+        if (field.metadata.get("group") in _DECISIVE or field.name in _INHERITED)
+        and getattr(args, field.name) != field.default
     ]
     environments = [
         {"env_id": env_id, "env_kwargs": json.loads(kwargs), "split": split, "tasks": tasks}
