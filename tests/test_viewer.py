@@ -22,6 +22,7 @@ import agent_gym
 from agent_gym.evaluate import make_specs
 from agent_gym.rollout import Budget, Episode, Failure, to_record
 from agent_gym.viewer import CurvePoint, render_curve, render_html, write_html
+from agent_gym.viewer.curve import curve_of
 from agent_gym.viewer.page import compact
 
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)> <!-- \u2028 — 思考"
@@ -264,3 +265,11 @@ def test_the_curve_is_drawn_with_and_without_its_extras() -> None:
     assert full.count("<svg") == 2 and "50.0% [45.0%, 55.0%] at step 40" in full and "start line" in full
     alone = render_curve(points[:1])
     assert alone.count("<svg") == 1 and "nan" not in alone and "start line" not in alone
+
+
+def test_each_of_several_evaluation_sets_has_its_curve() -> None:
+    names = {"eval_easy_success": 0.75, "eval_easy_success_low": 0.5, "eval_hard_success": 0.25, "eval_a/success": 0.5}
+    points, below = curve_of([{"step": 0, **names}, {"step": 1, "reward": 0.5}, {"step": 2, **names}])
+    easy, hard = (f"success on held-out tasks, {tasks}" for tasks in ("easy", "hard"))
+    assert not points and below.pop("training reward") == [(1, 0.5)]
+    assert below == {easy: [(0, 0.75), (2, 0.75)], hard: [(0, 0.25), (2, 0.25)]}

@@ -29,6 +29,8 @@ _SERIES = {
 }
 """What is drawn of training, by its name in the logs."""
 _CALLS = re.compile("tool/.*/calls")
+_HELD_OUT = "success on held-out tasks"
+_OF_SEVERAL = re.compile("eval_([^/]+)_success")
 _LATEST = ("perf/", "time/", "sampling/", "rollout/", "episode/", "reward/", "tool/", "judge/", "teacher/")
 
 Files = Mapping[tuple[str, int], Sequence[Path]]
@@ -71,14 +73,22 @@ def render_curve(
 
 
 def curve_of(history: Sequence[Mapping[str, Any]]) -> tuple[list[CurvePoint], dict[str, list[tuple[float, float]]]]:
-    """Return a point per evaluated step of a log history, and the series to draw below: (step, value) by label."""
+    """Return a point per evaluated step of a log history, and the series to draw below: (step, value) by label.
+
+    Evaluations of several sets are series, each with its name.
+    """
     points = {
         log["step"]: CurvePoint(log["step"], log["eval_success"], log["eval_success_low"], log["eval_success_high"])
         for log in history
         if "eval_success" in log
     }
     training = [log for log in history if log.get("reward") is not None]
-    series = {label: [(log["step"], log[key]) for log in training if key in log] for label, key in _SERIES.items()}
+    sets = {name: found[1] for log in history for name in log if (found := _OF_SEVERAL.fullmatch(name))}
+    series = {
+        f"{_HELD_OUT}, {tasks}": [(log["step"], log[name]) for log in history if name in log]
+        for name, tasks in sets.items()
+    }
+    series |= {label: [(log["step"], log[key]) for log in training if key in log] for label, key in _SERIES.items()}
     used = {log["step"]: [value for name, value in log.items() if _CALLS.fullmatch(name)] for log in training}
     series["tool calls"] = [(step, sum(calls)) for step, calls in used.items() if calls]
     return [points[step] for step in sorted(points)], {label: values for label, values in series.items() if values}
@@ -102,7 +112,7 @@ def curve_panels(
         scale = _Scale(min(steps), last, 0.0, 1.0)
         now = points[-1]
         now_at = f"{now.success:.1%} [{now.low:.1%}, {now.high:.1%}] at step {now.step:g}"
-        head = f"success on held-out tasks <small>{now_at}</small>"
+        head = f"{_HELD_OUT} <small>{now_at}</small>"
         band = [(p.step, p.high) for p in points] + [(p.step, p.low) for p in reversed(points)]
         drawn = ""
         if baseline:
@@ -120,7 +130,8 @@ def curve_panels(
         head = f"{html.escape(label)} <small>{numbers[-1]:.4g} at step {values[-1][0]:g}</small>"
         # A line of one point is not to be seen; the dots of a longer one appear under the pointer.
         style = "training" if len(values) == 1 else "training hidden"
-        dots = [scale.dot(step, value, f"step {step:g}: {value:.4g}", style, trained) for step, value in values]
+        link = evaluated if label.startswith(_HELD_OUT) else trained
+        dots = [scale.dot(step, value, f"step {step:g}: {value:.4g}", style, link) for step, value in values]
         panels.append(scale.panel(head, scale.shape("polyline", values, "training line") + "".join(dots)))
     return panels
 
