@@ -2,10 +2,10 @@
 
     python benchmarks/kills.py --role rank --kills 50       # also: server, engine
 
-Two ranks train a tiny model with `--max_staleness 2` and a checkpoint at each step. Each trial kills one process, at a
-moment drawn from a seed between the first checkpoint and the end of an undisturbed run: a rank; the model server or its
-engine's process (`server`); the same of an engine that belongs to a single rank (`engine`). Then the run is taken up
-from its last checkpoint.
+Two ranks train a tiny model with `--max_staleness 2` and a checkpoint at each step. Each trial kills one process: a
+rank; the model server or its engine's process (`server`); the same of an engine that belongs to a single rank
+(`engine`). The moment is drawn from a seed: a checkpoint, and within the time of a step behind it. Then the run is
+taken up from its last checkpoint.
 
     unharmed    trials whose run came to its end all the same: the process was not needed any more
     error       others, in which all processes that were left ended by themselves, with an error that names the way on
@@ -87,16 +87,17 @@ class Trials:
         self.wait(self.start("synchronous", max_staleness=0))
         self.expected = self.episodes("synchronous")
         times = [(folder / "synchronous" / file).stat().st_mtime for file in ("checkpoint-1", "end-0")]
-        self.duration = times[1] - times[0]
+        self.step_time = (times[1] - times[0]) / (STEPS - 1)
 
     def run(self, number: int) -> None:
         """Kill one process of one run, take the run up, and keep what was found."""
         while True:
             name = f"trial-{number}-{self.rng.random()}"
             ranks = self.start(name)
-            while not list(self.folder.glob(f"{name}/checkpoint-*")) and any(rank.is_alive() for rank in ranks):
+            behind = self.folder / name / f"checkpoint-{self.rng.randrange(1, STEPS)}"
+            while not behind.exists() and any(rank.is_alive() for rank in ranks):
                 time.sleep(0.05)
-            time.sleep(self.rng.uniform(0, self.duration))
+            time.sleep(self.rng.uniform(0, self.step_time))
             victim = self.victim(name, ranks)
             if victim is not None and all(rank.is_alive() for rank in ranks):
                 break
