@@ -281,6 +281,21 @@ class Slow(Honest):
         return super().respond(action)
 
 
+class SlowWithOneTask(Honest):
+    """Loads an index at its first reset, which takes longer than all steps."""
+
+    splits: ClassVar[dict[str, list[Any]]] = {name: rows[:1] for name, rows in Honest.splits.items()}
+    index: Any = None
+
+    def begin(self, task: Any) -> str:
+        self.index = self.index or sum(range(200_000_000))
+        return super().begin(task)
+
+    def respond(self, action: str) -> Reply:
+        sum(range(10_000_000))
+        return super().respond(action)
+
+
 class Mute(TextEnv):
     """Has neither an expert nor a gold answer that it names."""
 
