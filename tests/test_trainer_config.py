@@ -111,6 +111,9 @@ def test_what_settings_resolve_to(tmp_path: Path) -> None:
     assert settings(tmp_path).micro_batch_size == 8 and settings(tmp_path, micro_batch_size=3).micro_batch_size == 3
     budget = settings(tmp_path, max_turns=3, episode_timeout=5.0).budget
     assert (budget.max_turn_tokens, budget.max_tokens, budget.max_turns, budget.max_seconds) == (8, 200, 3, 5.0)
+    here = str(tmp_path)  # the defaults of Python's user, as those of the command line: a CPU computes in float32
+    assert AgentGRPOConfig(here).bf16 == torch.cuda.is_available() and AgentGRPOConfig(here, use_cpu=True).bf16 is False
+    assert AgentGRPOConfig(here, use_cpu=True, bf16=True).bf16 is True
 
 
 def test_what_trl_reads_does_something_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,6 +96,8 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
 
     def __post_init__(self) -> None:
         self.check_settings()
+        if self.bf16 is None and (self.use_cpu or not torch.cuda.is_available()):
+            self.bf16 = False  # TRL's default is bf16 everywhere: slow on a CPU, and refused there without use_cpu
         single = self.num_generations == 1  # there are no groups
         if single and (self.keep_groups < 1.0 or self.keep_variance is not None or self.max_refills):
             raise ConfigError(
