@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
+from browser import CHROMIUM, Browser  # noqa: E402
 from cli_tools import complaint, small_disk  # noqa: E402
 from rollout_tools import counting, roll, scripted  # noqa: E402
 from tiny import make_tiny_model  # noqa: E402
@@ -267,6 +268,20 @@ def test_a_leaderboard_holds_apart_what_is_not_comparable(played: Path, tmp_path
     page = (tmp_path / "leaderboard.html").read_text(encoding="utf-8")
     assert "a &amp; b" in page and "<script" not in page and not re.search(r"https?:|src=|href=", page)
     assert page.count("<table>") == 3 and "not comparable with version 1" in page
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+def test_a_long_name_breaks_no_word_of_the_heading(played: Path, tmp_path: Path) -> None:
+    card, _ = cards_of(played)
+    write_cards(tmp_path / "long.card.json", [{**card, "policy": "a_policy/of_a_long/name" * 3}])
+    assert main(["leaderboard", str(tmp_path)]) == 0
+    lines = "(r => (r.selectNodeContents(e), r.getClientRects().length))(document.createRange())"
+    whole = f"[...document.querySelectorAll('th')].every(e => {lines} <= e.innerText.split(' ').length)"
+    with Browser(tmp_path) as browser:
+        for width in (1280, 800, 660):
+            browser.open(tmp_path / "leaderboard.html", width=width)
+            assert browser.js(whole)
+            assert browser.js("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_a_leaderboard_knows_no_success_where_every_episode_failed(
