@@ -97,6 +97,17 @@ def test_each_setting_is_on_the_page_of_settings(site: Path) -> None:
     assert "<code>max_turn_tokens</code>" in ours and "<code>learning_rate</code></td>" in theirs
 
 
+def test_settings_read_the_same_whatever_machine_makes_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("trl")
+    monkeypatch.syspath_prepend(str(GENERATOR))
+    import settings
+
+    rows = settings.page().splitlines()
+    assert not [row for row in rows if "%%" in row], "argparse's spelling"
+    for start in ("| `gradient_checkpointing` | `True` |", "| `bf16` | `None` |"):
+        assert [row.endswith("Without a GPU it is off. |") for row in rows if row.startswith(start)] == [True], start
+
+
 def test_the_picture_of_the_masks_is_that_of_a_real_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("trl")
     monkeypatch.syspath_prepend(str(GENERATOR))

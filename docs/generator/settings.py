@@ -49,7 +49,11 @@ def _table(config: type[Any], names: list[str]) -> str:
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
-    if field.default_factory is not dataclasses.MISSING:
+    import torch
+
+    if field.default_factory is torch.cuda.is_available:
+        value = True  # whatever machine makes the page
+    elif field.default_factory is not dataclasses.MISSING:
         value = field.default_factory()
     elif field.default is not dataclasses.MISSING:
         value = field.default
@@ -60,7 +64,9 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 def _help(field: dataclasses.Field[Any]) -> str:
     """Return the help text for a cell of a table: one line, no markup of its own."""
-    text = re.sub(r"\s+", " ", str(field.metadata.get("help", ""))).strip()
+    text = re.sub(r"\s+", " ", str(field.metadata.get("help", ""))).strip().replace("%%", "%")  # argparse's spelling
+    if field.name in ("bf16", "gradient_checkpointing"):
+        text += " Without a GPU it is off."
     # Between backticks everything is literal already, and outside nothing may become HTML, emphasis or a link.
     parts = re.split(r"(`[^`]*`)", text)
     safe = [part if i % 2 else re.sub(r"([\\*_\[\]<>])", r"\\\1", part) for i, part in enumerate(parts)]
