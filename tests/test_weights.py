@@ -138,6 +138,21 @@ def test_an_adapter_on_a_tied_embedding_is_refused() -> None:
         dict(named_weights(adapt(load(tied=True), target_modules=["embed_tokens"])))
 
 
+@pytest.mark.parametrize("saved", [["lm_head"], ["embed_tokens"], ["embed_tokens", "lm_head"]], ids=str)
+def test_a_copy_of_half_of_a_tied_embedding_is_refused(saved: list[str]) -> None:
+    with pytest.raises(ConfigError, match="one weight in this model and in an engine: set ensure_weight_tying=True"):
+        dict(named_weights(adapt(load(tied=True), modules_to_save=saved)))
+    adapted = adapt(load(tied=True), modules_to_save=saved, ensure_weight_tying=True)
+    with torch.no_grad():
+        adapted.get_base_model().lm_head.weight.add_(1.0)
+    close({name: weight.clone() for name, weight in named_weights(adapted)}, merged(adapted))
+
+
+def test_single_tokens_that_an_adapter_trains_are_refused() -> None:
+    with pytest.raises(ConfigError, match="'default' has trainable_token_indices, which are not merged: leave them"):
+        dict(named_weights(adapt(load(), trainable_token_indices=[5, 6])))
+
+
 def test_trained_weights_in_half_precision_are_warned_of_and_a_frozen_base_is_not(tmp_path: Path) -> None:
     words = "of 24 trained weights are float16 .* 2% of bfloat16 weights of size 0.02 have moved, by 1/47 of the way"
     with pytest.warns(UserWarning, match=words):

@@ -219,12 +219,28 @@ def _lora_deltas(model: Any) -> dict[str, Any]:
     if not is_peft_model(model):
         return {}
     from peft.tuners.lora import LoraLayer
+    from peft.utils import ModulesToSaveWrapper
 
     for name in model.active_adapters:
-        if (kind := model.peft_config[name].peft_type) != "LORA":
-            raise ConfigError(f"the adapter {name!r} is of the type {kind}; allowed: LORA, which can be merged")
+        config = model.peft_config[name]
+        if config.peft_type != "LORA":
+            raise ConfigError(
+                f"the adapter {name!r} is of the type {config.peft_type}; allowed: LORA, which can be merged"
+            )
+        if config.trainable_token_indices:
+            raise ConfigError(
+                f"the adapter {name!r} has trainable_token_indices, which are not merged: leave them out, or train the "
+                "whole embedding (modules_to_save)"
+            )
     deltas = {}
     base = model.get_base_model()
+    ends = [base.get_input_embeddings(), base.get_output_embeddings()]
+    copied = any(isinstance(end, ModulesToSaveWrapper) for end in ends)
+    if base.config.tie_word_embeddings and copied and ends[0].weight is not ends[1].weight:
+        raise ConfigError(
+            "modules_to_save copies one of the embedding and the output layer, which are one weight in this model and "
+            "in an engine: set ensure_weight_tying=True beside it, or leave them out of modules_to_save"
+        )
     for name, module in base.named_modules():
         if not isinstance(module, LoraLayer):
             continue
