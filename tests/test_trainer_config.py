@@ -19,16 +19,19 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
 from datasets import Dataset  # noqa: E402
-from peft import IA3Config, LoraConfig  # noqa: E402
-from trainer_tools import ENV, RandomPolicy, in_ranks, make_trainer, settings  # noqa: E402
-from transformers import TrainingArguments  # noqa: E402
-from trl import GRPOConfig, GRPOTrainer  # noqa: E402
+from peft import IA3Config, LoraConfig, PromptTuningConfig  # noqa: E402
+from trainer_tools import ENV, RandomPolicy, in_ranks, make_trainer, model_folder, settings  # noqa: E402
+from transformers import AutoTokenizer, TrainingArguments  # noqa: E402
+from trl import GRPOConfig, GRPOTrainer, SFTConfig  # noqa: E402
 from trl.trainer.callbacks import SyncRefModelCallback  # noqa: E402
 
+from agent_gym import Span  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.policies.transformers import TransformersPolicy  # noqa: E402
+from agent_gym.rollout import Row  # noqa: E402
 from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, engine, task_dataset  # noqa: E402
 from agent_gym.trainers.config import FIXED  # noqa: E402
+from agent_gym.trainers.sft import train_sft  # noqa: E402
 
 CASES: list[tuple[dict[str, Any], str]] = [
     # TRL's names of losses mean three things at once, each of which has a setting of its own here.
@@ -206,6 +209,25 @@ def test_what_vllm_cannot_serve_is_sampled_by_transformers(installed: None, tmp_
     trainer = make_trainer(tmp_path, policy=None, use_vllm=True, peft_config=adapter)
     with pytest.raises(ConfigError, match="use plain LoRA|allowed: LORA"):
         _ = trainer.runner
+
+
+PROMPT = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
+TOKENS = LoraConfig(target_modules=["q_proj"], trainable_token_indices=[5, 6])
+
+
+@pytest.mark.parametrize(
+    ("adapter", "words"),
+    [(PROMPT, "PROMPT_TUNING, which puts tokens in front of rows; allowed"), (TOKENS, "the output layer, too")],
+    ids=["prompt", "tokens"],
+)
+def test_adapters_that_logprobs_do_not_know_are_refused(tmp_path: Path, adapter: Any, words: str) -> None:
+    for ppo in (False, True):
+        with pytest.raises(ConfigError, match=words):
+            make_trainer(tmp_path, ppo=ppo, peft_config=adapter)
+    imitation = SFTConfig(str(tmp_path), max_steps=1, use_cpu=True, bf16=False, report_to="none")
+    rows = [Row([5, 6, 7], [Span(0, 1, "user", -1), Span(1, 3, "agent", 0)])]
+    with pytest.raises(ConfigError, match=words):
+        train_sft(model_folder(), AutoTokenizer.from_pretrained(model_folder()), rows, imitation, peft_config=adapter)
 
 
 def test_a_policy_of_the_users_own_is_taken_as_it_is(installed: None, tmp_path: Path) -> None:

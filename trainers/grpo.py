@@ -56,6 +56,7 @@ from agent_gym.trainers.metrics import (
 from agent_gym.trainers.rows import RowTrainer, Scores
 from agent_gym.trainers.run_card import RunCard
 from agent_gym.trainers.schedule import RolloutScheduler, check_judge, group_specs, sampled
+from agent_gym.trainers.shortcuts import check_adapters
 from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, Rows, data_sets
 from agent_gym.trainers.teachers import HintWriter, Teacher
 
@@ -160,6 +161,7 @@ class AgentGRPOTrainer(RowTrainer):
             )
         finally:
             args.use_vllm = given
+        check_adapters(self.model)
         warn_of_rounding(self)
         if self.sharded:
             check_sharded(args, policy)

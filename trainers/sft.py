@@ -34,7 +34,7 @@ from agent_gym.rollout import Budget, Episode, Row, Runner, warn_of_expert
 from agent_gym.trainers.checkpoints import refuse_used
 from agent_gym.trainers.engine import warn_of_rounding
 from agent_gym.trainers.export_model import write_card
-from agent_gym.trainers.shortcuts import reading_only
+from agent_gym.trainers.shortcuts import check_adapters, reading_only
 
 TRAIN_ON = ("policy", "all")
 
@@ -175,6 +175,7 @@ def train_sft(
         args.remove_unused_columns = False  # the collator reads the number of the row
     model = model_source(model) if isinstance(model, str) else model
     trainer = _LabelledTokens(model=model, args=args, train_dataset=dataset, processing_class=tokenizer, **kwargs)
+    check_adapters(trainer.model)
     warn_of_rounding(trainer)
     use_cores(trainer.model)
     context = getattr(cast(Any, trainer.model).config.get_text_config(), "max_position_embeddings", None)

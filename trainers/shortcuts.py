@@ -41,6 +41,22 @@ def unadapted(model: Any) -> Any:
     return model.get_base_model() if is_peft_model(model) else model
 
 
+def check_adapters(model: Any) -> None:
+    """Raise `ConfigError` for adapters that move the places of tokens, or put a part into the output layer."""
+    for name, config in model.peft_config.items() if is_peft_model(model) else ():
+        if config.is_prompt_learning:
+            raise ConfigError(
+                f"the adapter {name!r} is of the type {config.peft_type}, which puts tokens in front of rows; allowed: "
+                "those that change weights, such as LORA"
+            )
+        if getattr(config, "trainable_token_indices", None) and model.get_base_model().config.tie_word_embeddings:
+            raise ConfigError(
+                f"the adapter {name!r} has trainable_token_indices, and the embedding is the output layer, too, whose "
+                "weight logprobs are computed from: leave them out, or train the whole embedding (modules_to_save and "
+                "ensure_weight_tying)"
+            )
+
+
 @contextlib.contextmanager
 def reading_only(model: Any, places: torch.Tensor) -> Iterator[None]:
     """Let the output layer of a model read these places (M,) of its flattened hidden states and no others."""
