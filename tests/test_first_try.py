@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("trl")
 
+from datasets import Dataset
 from toy_envs import CountingEnv
 
 from agent_gym import ConfigError, QuestionEnv
@@ -26,6 +27,7 @@ def test_a_trainer_takes_a_class_or_a_list_of_questions(tiny_model: str, tmp_pat
     questions = [{"problem": f"{n} + 1?", "answer": str(n + 1)} for n in range(4)]
     run = trainer(train_dataset=questions)
     run.train()
+    assert run.evaluate(questions[:3])["eval_episodes"] == 3
     assert run.state.global_step == 1 and run.train_dataset["env_id"][0] == "Local/QuestionEnv-v0"
     assert trainer(CountingEnv).train_dataset["env_id"][0] == "Local/CountingEnv-v0"
     for given, message in (
@@ -33,7 +35,12 @@ def test_a_trainer_takes_a_class_or_a_list_of_questions(tiny_model: str, tmp_pat
         ({"env": CountingEnv, "train_dataset": questions}, "leave env out"),
         ({"train_dataset": [{"prompt": "x"}]}, "row 0: no column 'answer'"),
         ({"train_dataset": ["x"]}, "must be a data set or a list of dicts"),
+        ({"train_dataset": tmp_path / "rows.jsonl"}, "must be a data set or a list of dicts"),
+        ({"train_dataset": Dataset.from_list(questions).select([])}, "with at least one row"),
+        ({"train_dataset": [{**run.train_dataset[0], "env_kwargs": {}}]}, "env_kwargs of the type {}; they must be"),
         ({"env": QuestionEnv, "env_kwargs": {"questions": questions, "tools": [len]}}, "must be JSON values"),
     ):
         with pytest.raises(ConfigError, match=message):
             trainer(**given)
+    with pytest.raises(ConfigError, match="eval_dataset has the columns problem, answer, and env has tasks"):
+        trainer(CountingEnv).evaluate(questions)

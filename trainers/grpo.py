@@ -57,7 +57,7 @@ from agent_gym.trainers.rows import RowTrainer, Scores
 from agent_gym.trainers.run_card import RunCard
 from agent_gym.trainers.schedule import RolloutScheduler, check_judge, group_specs, sampled
 from agent_gym.trainers.shortcuts import check_adapters
-from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, Rows, data_sets
+from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, Rows, as_tasks, data_sets
 from agent_gym.trainers.teachers import HintWriter, Teacher
 
 _MEANS = "running_means"  # in the trainer's state, which checkpoints keep
@@ -142,7 +142,7 @@ class AgentGRPOTrainer(RowTrainer):
             raise ConfigError("hint= is what a teacher reads, and there is none: name one (teacher=...)")
         if judge is not None:
             check_judge(judge, args)
-        self.judge = judge
+        self.judge, self._env_given = judge, env if agent is None else agent
         train_dataset, eval_dataset = data_sets(
             env, env_kwargs, train_dataset, eval_dataset, agent=agent, tasks=tasks, reward=reward, seed=args.seed
         )
@@ -342,7 +342,7 @@ class AgentGRPOTrainer(RowTrainer):
         size, seed = self.num_generations_eval, self.args.seed
         # The data set is divided here and not by the loader, which would repeat tasks until all processes have equally
         # many. A process without a task plays, too: all of them take part in handing over sharded weights.
-        rows = list(dataloader.dataset)
+        rows = list(as_tasks(dataloader.dataset, "eval_dataset", self._env_given))
         specs = [
             spec
             for i in range(self.accelerator.process_index, len(rows), self.accelerator.num_processes)

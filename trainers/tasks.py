@@ -74,14 +74,10 @@ def as_tasks(rows: Rows, name: str, env: EnvLike | None = None) -> Dataset:
     Raises:
         ConfigError: for rows that are neither.
     """
-    if isinstance(rows, Sequence):
-        if not rows or not all(isinstance(row, Mapping) for row in rows):
-            raise ConfigError(
-                f"{name} is {shown(rows)}; it must be a data set or a list of dicts, with at least one row"
-            )
-        columns = list(rows[0])
-    else:
-        columns = rows.column_names
+    listed = isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows)
+    columns = list(rows[0]) if listed and rows else getattr(rows, "column_names", None)
+    if not isinstance(columns, list) or (isinstance(rows, Dataset) and not len(rows)):
+        raise ConfigError(f"{name} is {shown(rows)}; it must be a data set or a list of dicts, with at least one row")
     if not set(COLUMNS) & set(columns):
         if env is not None:
             raise ConfigError(
@@ -92,7 +88,7 @@ def as_tasks(rows: Rows, name: str, env: EnvLike | None = None) -> Dataset:
         wanted = ("question", "answer")
         questions = [completed(row, wanted, f"{name}, row {number}") for number, row in enumerate(rows)]
         return task_dataset(partial(QuestionEnv, questions))
-    dataset = Dataset.from_list([{**row} for row in rows]) if isinstance(rows, Sequence) else rows
+    dataset = rows if isinstance(rows, Dataset) else Dataset.from_list([{**row} for row in rows])
     check_task_columns(dataset, name)
     return dataset
 
@@ -136,6 +132,9 @@ def check_task_columns(dataset: Dataset, name: str) -> None:
             f"{name} has no column {missing[0]!r}; it has: {', '.join(dataset.column_names)}. Make it with "
             "task_dataset()"
         )
+    kind = dataset.features["env_kwargs"]
+    if getattr(kind, "dtype", None) not in ("string", "large_string"):
+        raise ConfigError(f"{name} has env_kwargs of the type {kind}; they must be texts, as json.dumps writes them")
 
 
 def parse_mixture(text: str) -> list[tuple[str, float]]:
