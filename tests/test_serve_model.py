@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from typing import Any
 
@@ -60,3 +61,18 @@ def test_the_command_becomes_vllm(on_cpu: bool, monkeypatch: pytest.MonkeyPatch,
     assert "http://127.0.0.1:8010" in printed and "key in $AGENT_GYM_SERVER_KEY" in printed
     with pytest.raises(ConfigError, match="unknown argument '--contxt'"):
         serve(["model", "org/model", "--contxt", "300"])
+
+
+def test_an_address_that_cannot_be_had_is_an_error_and_a_free_port_is_named(
+    on_cpu: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    became: list[Any] = []
+    monkeypatch.setattr(os, "execve", lambda *call: became.append(call))
+    serve(["model", "org/model", "--port", "0"])
+    [(_, command, _)] = became
+    port = command[command.index("--port") + 1]
+    assert int(port) > 0 and f"http://127.0.0.1:{port} " in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for wrong in (str(taken.getsockname()[1]), "99999"):
+            with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1, port {wrong}"):
+                serve(["model", "org/model", "--port", wrong])

@@ -43,11 +43,16 @@ def _model(argv: Sequence[str]) -> int:
     end = list(argv).index("--") if "--" in argv else len(argv)
     arguments = parser.parse(argv[:end])
     check_folder(arguments.model)
+    from agent_gym.serve.server import bind
+
+    # An address that cannot be had is an error now, and 0 becomes the number of a port that trainers can be told.
+    with bind(arguments.host, arguments.port) as listener:
+        port = listener.getsockname()[1]
     # vLLM takes this process over: signals, logs and exit status are its own.
     command = server_command(
         arguments.model,
         host=arguments.host,
-        port=arguments.port,
+        port=port,
         context=arguments.context,
         max_num_seqs=arguments.max_num_seqs,
         kv_cache_gib=arguments.kv_cache_gib,
@@ -59,7 +64,7 @@ def _model(argv: Sequence[str]) -> int:
     server_key()  # a key that cannot be had is an error now
     place = f"${VARIABLE}" if os.environ.get(VARIABLE) else key_file()
     print(
-        f"serving {arguments.model} at http://{arguments.host}:{arguments.port} once it has loaded, to trainers with "
+        f"serving {arguments.model} at http://{arguments.host}:{port} once it has loaded, to trainers with "
         f"the key in {place}",
         file=sys.stderr,
     )
