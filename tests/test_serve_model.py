@@ -76,3 +76,10 @@ def test_an_address_that_cannot_be_had_is_an_error_and_a_free_port_is_named(
         for wrong in (str(taken.getsockname()[1]), "99999"):
             with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1, port {wrong}"):
                 serve(["model", "org/model", "--port", wrong])
+
+
+@pytest.mark.parametrize("size", ["nan", "inf", "0", "-1"])
+def test_a_cache_that_is_no_size_is_refused(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "is_cpu_build", lambda: True)
+    with pytest.raises(ConfigError, match="it must be a number of GiB above 0"):
+        server_command("org/model", **WANTED, kv_cache_gib=float(size))

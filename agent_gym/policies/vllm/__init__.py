@@ -13,12 +13,14 @@ Some variables are read when torch or vLLM is imported, so this module imports n
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Collection, Sequence
 from importlib import metadata
 from typing import Any
 
 from agent_gym.cores import begin_with_one_thread
+from agent_gym.errors import ConfigError
 from agent_gym.policies.base import FinishReason, SamplingParams
 
 # Only defaults: a value that the user exported wins.
@@ -61,7 +63,9 @@ def installed(package: str) -> bool:
 
 
 def engine_arguments(context: int, kv_cache_gib: float) -> dict[str, Any]:
-    """Engine arguments for a CPU."""
+    """Engine arguments for a CPU; `ConfigError` for a cache that is no size."""
+    if not 0 < kv_cache_gib < math.inf:
+        raise ConfigError(f"kv_cache_gib is {kv_cache_gib}; it must be a number of GiB above 0")
     return {
         "enforce_eager": True,
         # The smallest block that vLLM offers on a CPU. Only whole blocks are found again in the prefix cache, and with
