@@ -128,6 +128,7 @@ def test_stop_strings_and_limits_of_a_request(tokenizer: Any) -> None:
         ({"stop": [1]}, "stop is"),
         ({"stop": 5}, "stop is 5; it must be a text or a list of texts"),
         ({"temperature": "hot"}, "temperature is 'hot'"),
+        ({"stream": True, "stream_options": 5}, "stream_options is 5; it must be an object"),
         ({"messages": []}, "no messages"),
         ({"messages": [{"role": "king", "content": "x"}]}, "role is 'king'"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "texts only"),

@@ -37,6 +37,8 @@ def read(body: Mapping[str, Any]) -> Asked:
         raise Refused(400, "top_logprobs must be 0: there are logprobs of the sampled tokens only")
     if body.get("functions"):
         raise Refused(400, "functions are not supported: use tools")
+    if not isinstance(given := body.get("stream_options") or {}, dict):
+        raise Refused(400, f"stream_options is {given!r:.80}; it must be an object, such as {{'include_usage': true}}")
     return Asked(
         [read_message(message) for message in body["messages"]],
         read_tools(body),
