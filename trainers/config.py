@@ -61,6 +61,13 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "pad_to_multiple_of": ("auto", None),
 }
 
+_LEAST = {
+    **dict.fromkeys(("num_generations", "num_iterations", "per_device_train_batch_size"), 1),
+    **dict.fromkeys(("gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"), 1),
+    **dict.fromkeys(("beta", "epsilon", "epsilon_high", "learning_rate", "seed"), 0),
+}
+"""The least values of TRL's settings that neither TRL nor transformers checks before a run is under way."""
+
 INSTEAD = {
     "reward_funcs": (
         "the environment scores: give QuestionEnv(questions, score=f), or a term in reward_weights whose value is in "
@@ -98,6 +105,9 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
         self.check_settings()
         if self.bf16 is None and (self.use_cpu or not torch.cuda.is_available()):
             self.bf16 = False  # TRL's default is bf16 everywhere: slow on a CPU, and refused there without use_cpu
+        for name, least in _LEAST.items():
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ConfigError(f"{name} is {value}; it must be at least {least}")
         single = self.num_generations == 1  # there are no groups
         if single and (self.keep_groups < 1.0 or self.keep_variance is not None or self.max_refills):
             raise ConfigError(

@@ -213,7 +213,7 @@ class AgentSettings:
         "rows", "What the minibatches of a rollout divide; with episodes, all rows of one are in one update."
     )
     eval_temperature: float = _evaluation(0.0, "Sampling temperature of evaluation; 0 is greedy decoding.")
-    num_generations_eval: int | None = _evaluation(1, "Attempts per task in evaluation.")
+    num_generations_eval: int | None = _evaluation(1, "Attempts per task in evaluation.", 1)
     trajectories_per_step: int = _evaluation(
         8, "Episodes written to <output_dir>/trajectories per rollout and process; 0 writes none.", 0
     )
