@@ -89,7 +89,7 @@ def test_the_end_of_a_part_ends_the_rollout_with_the_last_lines_of_the_log(victi
             while policy.pending:
                 policy.poll()
         assert time.monotonic() - began < 30
-    until(lambda: not group(leader))
+        until(lambda: not group(leader))
 
 
 STARTS_ONE = """

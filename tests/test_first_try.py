@@ -11,6 +11,7 @@ pytest.importorskip("trl")
 
 from datasets import Dataset
 from toy_envs import CountingEnv
+from transformers import AutoTokenizer
 
 from agent_gym import ConfigError, QuestionEnv
 from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer
@@ -30,6 +31,8 @@ def test_a_trainer_takes_a_class_or_a_list_of_questions(tiny_model: str, tmp_pat
     assert run.evaluate(questions[:3])["eval_episodes"] == 3
     assert run.state.global_step == 1 and run.train_dataset["env_id"][0] == "Local/QuestionEnv-v0"
     assert trainer(CountingEnv).train_dataset["env_id"][0] == "Local/CountingEnv-v0"
+    endless = AutoTokenizer.from_pretrained(tiny_model)
+    endless.pad_token = endless.eos_token = None
     for given, message in (
         ({"env": CountingEnv, "reward_funcs": len}, "takes no reward_funcs: the environment scores"),
         ({"env": CountingEnv, "train_dataset": questions}, "leave env out"),
@@ -38,6 +41,7 @@ def test_a_trainer_takes_a_class_or_a_list_of_questions(tiny_model: str, tmp_pat
         ({"train_dataset": tmp_path / "rows.jsonl"}, "must be a data set or a list of dicts"),
         ({"train_dataset": Dataset.from_list(questions).select([])}, "with at least one row"),
         ({"train_dataset": [{**run.train_dataset[0], "env_kwargs": {}}]}, "env_kwargs of the type {}; they must be"),
+        ({"env": CountingEnv, "processing_class": endless}, "neither a pad_token nor an eos_token"),
         ({"env": QuestionEnv, "env_kwargs": {"questions": questions, "tools": [len]}}, "must be JSON values"),
     ):
         with pytest.raises(ConfigError, match=message):

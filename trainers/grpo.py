@@ -161,6 +161,8 @@ class AgentGRPOTrainer(RowTrainer):
             )
         finally:
             args.use_vllm = given
+        if self._tokenizer.pad_token_id is None:  # TRL takes eos_token where there is none
+            raise ConfigError("the tokenizer has neither a pad_token nor an eos_token: set one of them")
         check_adapters(self.model)
         warn_of_rounding(self)
         if self.sharded:

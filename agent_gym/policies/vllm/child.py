@@ -125,7 +125,7 @@ class VLLMChildPolicy(VLLMServerPolicy):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Add the last lines of the log to an error if the server has ended."""
+        """Add the last lines of the log to an error if the server has ended, and end what is left of its parts."""
         try:
             yield
         except RolloutError as error:
@@ -133,6 +133,7 @@ class VLLMChildPolicy(VLLMServerPolicy):
                 self._server.wait(2.0)  # its parts end one after the other
             except subprocess.TimeoutExpired:
                 raise error from None
+            end_group(self._server)  # an engine whose server was killed goes on, and holds its memory
             raise RolloutError(
                 "the engine's process has ended; the last checkpoint is whole, resume with --resume_from_checkpoint; "
                 f"{self._last_words()}"
