@@ -222,7 +222,7 @@ def test_token_budget_of_an_episode(tokenizer: Any) -> None:
 
 
 def test_a_prompt_over_the_budget_is_a_failure_and_not_a_wrong_answer(tokenizer: Any) -> None:
-    with pytest.raises(RolloutError, match="the prompt has .* tokens, max_tokens is 5"):
+    with pytest.raises(RolloutError, match="the prompt has .* tokens, max_tokens is 5: raise it"):
         roll(tokenizer, counting(2), budget=Budget(max_tokens=5))
 
 

@@ -179,7 +179,8 @@ class Life:
         """How many tokens the context has left; `EnvFailure` if the prompt alone fills it."""
         limit, length = self.budget.max_tokens, len(self.episode.row.token_ids)
         if length >= limit and not self.episode.steps:
-            raise EnvFailure(f"the prompt has {length} tokens, max_tokens is {limit}")
+            words = "raise it (max_episode_tokens of a trainer), or shorten the prompt (system_prompt, tools)"
+            raise EnvFailure(f"the prompt has {length} tokens, max_tokens is {limit}: {words}")
         return limit - length
 
     def request(self, begun: Sequence[int]) -> Request:
