@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,12 @@ def test_a_function_that_raises_fails_its_episode_alone(tokenizer: Any) -> None:
     good, bad = play_agent(agent, tokenizer, [{"bad": False}, {"bad": True}])
     assert good.reward == 1.0 and good.failure is None
     assert bad.failure and "LookupError: lost" in bad.failure.message and "test_gateway_agents" in bad.failure.where
+
+
+def test_without_what_serves_agents_the_extra_is_named() -> None:
+    code = "import sys; sys.modules['starlette'] = None; import agent_gym.gateway.env"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert "ConfigError: this needs the package 'starlette': pip install 'agent-gym[serve]'" in done.stderr
 
 
 def test_an_async_function_in_a_plain_one_is_named_as_the_cause(tokenizer: Any) -> None:

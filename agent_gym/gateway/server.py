@@ -24,8 +24,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from starlette.responses import StreamingResponse
-
 from agent_gym.errors import EnvFailure, described
 from agent_gym.gateway import anthropic, chat, responses
 from agent_gym.gateway.exchange import Answer, Asked, Protocol, Refused
@@ -220,6 +218,8 @@ class Gateway:
         except HTTPException as error:
             return json_response(protocol.error(error.status_code, str(error.detail)), error.status_code)
         if body.get("stream"):
+            from starlette.responses import StreamingResponse
+
             events = _send(request, exchange, protocol.events(body, answer))
             return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
         exchange.delivered = True
