@@ -201,7 +201,7 @@ def find_model(url: str, model: str | None, key_variable: str = KEY_VARIABLE) ->
         except openai.APIConnectionError as error:
             raise ConfigError(
                 f"no model server at {address} ({type(error.__cause__).__name__}); start one, for example with `vllm "
-                "serve MODEL`, or correct --endpoint"
+                "serve MODEL`, or correct the address"
             ) from error
         except openai.APIStatusError as error:
             if error.status_code in (401, 403):
