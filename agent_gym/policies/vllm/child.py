@@ -11,6 +11,7 @@ machine's memory.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -32,6 +33,7 @@ from agent_gym.policies.vllm.server import VLLMServerPolicy
 
 _URL = "http://localhost"
 _LINES = 12  # of its log, for an error
+_RAISED = re.compile(r"[\w.]*(?:Error|Exception): .+(?:\n  .+)*")
 # Prefixes of variables with which launchers make the trainer a member of a group, and one for an engine in its process.
 _NOT_OURS = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ TORCHELASTIC_ VLLM_ENABLE_V1_MULTIPROCESSING".split()
 
@@ -125,7 +127,7 @@ class VLLMChildPolicy(VLLMServerPolicy):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Add the last lines of the log to an error if the server has ended, and end what is left of its parts."""
+        """Add what the log tells to an error if the server has ended, and end what is left of its parts."""
         try:
             yield
         except RolloutError as error:
@@ -140,10 +142,11 @@ class VLLMChildPolicy(VLLMServerPolicy):
             ) from error
 
     def _last_words(self) -> str:
-        lines = (self._folder / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()
-        # Behind what went wrong come pages about what was left undone.
-        errors = [line for line in lines if "error" in line.lower()]
-        return "\n".join(["the last lines of its log:", *((errors or lines)[-_LINES:] or ["(it is empty)"])])
+        log = (self._folder / "log.txt").read_text(encoding="utf-8", errors="replace")
+        # Most lines are tracebacks of what else ended then. What was raised first is the cause.
+        raised = list(dict.fromkeys(_RAISED.findall(log)))[:_LINES]
+        last = log.splitlines()[-_LINES:] or ["(it is empty)"]
+        return "\n".join(["the errors in its log:", *raised] if raised else ["the last lines of its log:", *last])
 
 
 def _start(command: list[str], log: Path, key: str) -> subprocess.Popen[bytes]:
