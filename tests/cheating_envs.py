@@ -292,7 +292,7 @@ class SlowWithOneTask(Honest):
         return super().begin(task)
 
     def respond(self, action: str) -> Reply:
-        sum(range(10_000_000))
+        sum(range(30_000_000))
         return super().respond(action)
 
 
