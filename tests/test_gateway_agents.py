@@ -19,6 +19,7 @@ from rollout_tools import roll, scripted
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
 from agent_gym.gateway import agent_env, place_of, thing_at
+from agent_gym.installed import install_command
 from agent_gym.judges.questions import Case
 from agent_gym.rollout import Budget, from_record, replay, to_record
 from agent_gym.rollout.trajectories import to_line
@@ -190,7 +191,7 @@ def test_a_function_that_raises_fails_its_episode_alone(tokenizer: Any) -> None:
 def test_without_what_serves_agents_the_extra_is_named() -> None:
     code = "import sys; sys.modules['starlette'] = None; import agent_gym.gateway.env"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert "ConfigError: this needs the package 'starlette': pip install 'agent-gym[serve]'" in done.stderr
+    assert f"ConfigError: this needs the package 'starlette': {install_command('serve')}" in done.stderr
 
 
 def test_an_async_function_in_a_plain_one_is_named_as_the_cause(tokenizer: Any) -> None:
