@@ -13,6 +13,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -49,6 +50,10 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ),
     ({"num_generations": 1, "advantage_estimator": "remax", "keep_variance": 0.9}, "num_generations must be above 1"),
     ({"probe_steps": -1}, "probe_steps is -1; it must be at least 0"),
+    ({"learning_rate": "1e-4"}, "learning_rate is '1e-4'; it must be a number"),
+    ({"max_steps": 10.0}, r"max_steps is 10\.0; it must be a whole number"),
+    ({"max_turns": "4"}, "max_turns is '4'; it must be a whole number or None"),
+    ({"logging_steps": None}, "logging_steps is None; it must be a number"),
     ({"num_generations": 0}, "num_generations is 0; it must be at least 1"),
     ({"num_generations_eval": 0}, "num_generations_eval is 0; it must be at least 1"),
     ({"num_iterations": 0}, "num_iterations is 0; it must be at least 1"),
@@ -86,6 +91,12 @@ CASES: list[tuple[dict[str, Any], str]] = [
 def test_a_setting_that_cannot_work_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         settings(tmp_path, **changes)
+
+
+def test_what_stands_for_a_type_is_taken(tmp_path: Path) -> None:
+    numbers = {"learning_rate": np.float32(1e-4), "seed": np.int64(3), "weight_decay": 0}
+    args = settings(tmp_path, scale_rewards=False, **numbers)
+    assert args.seed == 3 and args.scale_rewards == "none"
 
 
 READ_BY_TRL: dict[str, Any] = {

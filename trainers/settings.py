@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args, get_type_hints
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from agent_gym.errors import ConfigError, one_of
 
@@ -71,6 +73,31 @@ def choices(settings: type, name: str) -> list[Any]:
     kinds = [kind for kind in (hint, *get_args(hint)) if getattr(kind, "__origin__", None) is Literal]
     allowed = [value for kind in kinds for value in get_args(kind)]
     return [None, *allowed] if allowed and type(None) in get_args(hint) else allowed
+
+
+_KINDS: dict[type, tuple[type, str]] = {
+    bool: (bool, "True or False"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    NoneType: (NoneType, "None"),
+}
+
+
+def check_types(settings: Any) -> None:
+    """Raise `ConfigError` for a value of the wrong type, in settings of numbers and truth values.
+
+    The command line has made values of these types. In Python, `learning_rate="1e-4"` would be compared with 0. Texts
+    are left alone: settings of TRL that are declared as text take other things, too.
+    """
+    of: type = type(settings)
+    for one in fields(settings):
+        hint, value = _hints(of)[one.name], getattr(settings, one.name)
+        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        if value is one.default or not set(kinds) <= _KINDS.keys():
+            continue
+        if not isinstance(value, tuple(_KINDS[kind][0] for kind in kinds)):
+            words = " or ".join(_KINDS[kind][1] for kind in kinds)
+            raise ConfigError(f"{one.name} is {value!r}; it must be {words}")
 
 
 @dataclass
@@ -229,6 +256,7 @@ class AgentSettings:
 
     def check_settings(self) -> None:
         """Raise `ConfigError` for values that no run can have, and for settings of ours that contradict each other."""
+        check_types(self)
         if self.loss_type in _TRL_LOSSES:
             raise ConfigError(f"loss_type {self.loss_type!r} of TRL is called {_TRL_LOSSES[self.loss_type]} here")
         for own in (own for own in fields(self) if "group" in own.metadata):
