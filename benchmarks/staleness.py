@@ -1,13 +1,15 @@
 """What training without rounds is worth (`--max_staleness`): simulated engine, slow tools, real updates.
 
-    python benchmarks/staleness.py                  # about four minutes
+    python benchmarks/staleness.py                  # 5 to 15 minutes
     python benchmarks/staleness.py --server         # vLLM behind a server on this machine, which shares its cores
     python benchmarks/staleness.py --soak 10000     # does a long run grow? memory, threads and descriptors
 
 The updates are real (tiny model, 64 episodes of the embedded GSM8K, float32). The engine is a script, as one on another
 GPU would be: it writes 16 turns at a time, others wait, and each takes a while, as does the calculator: log-normal
 times with a long tail (sigma 1). Their mean is set so that a synchronous rollout takes 0.5, 1 and 2 times as long as an
-update, measured before. All runs of a line train the same tasks with the same answers.
+update, measured before; and last so that engine and trainer have equal work, which means that an engine whose places
+are always taken would need as long for a step as the trainer. All runs of a block train the same tasks with the same
+answers.
 
     rollout / update    of the synchronous run
     staleness           `max_staleness`
@@ -43,8 +45,8 @@ import _common
 PACKAGES = ("agent-gym", "trl", "transformers", "torch", "gymnasium")
 ENV, BARE = "AgentR1/GSM8K-v0", {"system_prompt": ""}
 SIGMA = 1.0
-SHARES = (0.5, 1.0, 2.0)
-STALENESS = (0, 1, 2, 4)
+SHARES, EQUAL = (0.5, 1.0, 2.0), "equal work"
+STALENESS = (0, 1, 2, 4, 8)
 
 
 def main() -> None:
@@ -81,8 +83,13 @@ def main() -> None:
         # A turn and a call follow each other, and an episode has about three of each: a first guess at the mean.
         guess = train(folder, episodes, steps, 0.1, 0)
         per_second = (guess["rollout"] - alone["rollout"]) / 0.1
-        for share in SHARES[1:2] if options.quick else SHARES:
-            mean = max(0.001, (share * alone["update"] - alone["rollout"]) / per_second)
+        shares = SHARES[2:] if options.quick else SHARES
+        mean = 0.0
+        for share in (*shares, EQUAL):
+            if share == EQUAL:
+                mean *= (1 - runs[-1]["trainer_idle"]) / (1 - runs[-1]["engine_idle"])
+            else:
+                mean = max(0.001, (share * alone["update"] - alone["rollout"]) / per_second)
             for staleness in STALENESS[:2] if options.quick else STALENESS:
                 run = train(folder, episodes, steps, mean, staleness)
                 runs.append({"share": share, "staleness": staleness, **run})
