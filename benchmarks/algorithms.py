@@ -13,7 +13,8 @@ test tasks.
 In the rows of staleness each rollout is played with the weights of so many optimizer steps before, which is the worst
 that `max_staleness` allows: in a real run tokens are younger. Beside the default correction, which truncates the ratio
 of each token at 3, stand two others: tokens beyond 3 are left out, and rows are left out whose geometric mean ratio is
-not between 0.9 and 1.1.
+not between 0.9 and 1.1. The rows `one update` train once on each rollout, which has a quarter of the tasks, so that
+rollouts as old as 1, 4 and 16 optimizer steps stand beside fresh ones; what is subtracted from them is the fresh one.
 
 `no mask` is GRPO with the world's tokens in the loss: the results of the tests, and the template around them, get the
 advantage of the step before them, as if the policy had written them. `window:1` shows the policy the latest turn only,
@@ -62,6 +63,7 @@ def leaky(base: Any) -> Any:
     return Leaky
 
 
+ONCE: dict[str, Any] = {"num_iterations": 1, "per_device_train_batch_size": 64}
 CRITIC: dict[str, Any] = {"ppo": True, "critic_learning_rate": 1e-3, "lam": 0.95, "step_lam": 0.95}
 VARIANTS: dict[str, dict[str, Any]] = {
     "grpo": {},
@@ -91,6 +93,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "vllm_importance_sampling_clip_min": 0.9,
         "vllm_importance_sampling_clip_max": 1.1,
     },
+    "grpo, one update": ONCE,
+    "grpo, one update, 1 step stale": {**ONCE, "stale": 1},
+    "grpo, one update, 4 steps stale": {**ONCE, "stale": 4},
+    "grpo, one update, 16 steps stale": {**ONCE, "stale": 16},
     "grpo, window:1": {"context": "window:1"},
     "grpo, process rewards": {"env": {"reward_weights": {"found": 1.0, "halving": 0.2}}},
 }
@@ -281,11 +287,11 @@ def table(results: list[dict[str, Any]]) -> str:
     for name in ("start", *VARIANTS):
         mine = {seed: after for (of, seed), after in found.items() if of == name}
         if mine:
-            paired = [
-                after["sampled"] - found["grpo", s]["sampled"] for s, after in mine.items() if ("grpo", s) in found
-            ]
+            plain = "grpo, one update" if name.startswith("grpo, one update") else "grpo"
+            fresh = {s: found[plain, s]["sampled"] for s in mine if (plain, s) in found}
+            paired = [mine[s]["sampled"] - sampled for s, sampled in fresh.items()]
             cells = [interval([after[decoding] for after in mine.values()]) for decoding in ("greedy", "sampled")]
-            cells.append("" if name == "grpo" or not paired else interval(paired, "+"))
+            cells.append("" if name == plain or not paired else interval(paired, "+"))
             lines.append("| " + " | ".join([name, str(len(mine)), *cells]) + " |")
     return "\n".join(lines)
 
