@@ -263,6 +263,7 @@ def test_the_trainers_take_the_name(tmp_path, published, monkeypatch):
         patch.setattr("agent_gym.policies.vllm.launch.installed", lambda name: True)
         command = server_command("smollm2", host="127.0.0.1", port=1, context=64, max_num_seqs=1)
     assert str(tmp_path / "smollm2" / MODELS["smollm2"]) in command
+    assert command[command.index("--served-model-name") + 1] == "smollm2"  # what its clients name
 
 
 def test_an_interrupted_preparation_is_never_taken_for_a_whole_one(tmp_path, by_pip, monkeypatch):

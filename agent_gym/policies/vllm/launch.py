@@ -59,6 +59,7 @@ def server_command(
     settings = {
         "host": host,
         "port": port,
+        "served_model_name": model,  # and not the folder of the cache that a name like smollm2 stands for
         "max_model_len": context,
         "max_num_seqs": max_num_seqs,
         "enable_scale_out": True,  # the endpoint that takes and gives token ids
