@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -264,7 +265,10 @@ def test_a_stopped_turn_breaks_the_stream_off(tokenizer: Any) -> None:
 @pytest.mark.vllm
 @pytest.mark.slow
 def test_a_real_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The tokens of vLLM's own server are those of the engine in this process, and its chat answers count, too."""
+    """The tokens of vLLM's own server are those of the engine in this process, and its chat answers count, too.
+
+    It also plays the other role of a game.
+    """
     model = make_tiny_model(tmp_path / "model", context=1024)
     played = {name: tmp_path / f"{name}.jsonl" for name in ("ids", "again", "here")}
     limits = ["--episodes", "4", "--max_turn_tokens", "12", "--max_tokens", "1000"]
@@ -283,6 +287,15 @@ def test_a_real_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         assert heard == found.token_ids and len(found.logprobs) == len(heard) > 1
         heard, found = watch(url, tokenizer, model=card["id"])
         assert len(heard) > 1 and tokenizer.decode(heard) == ChatRenderer.of(tokenizer).decode_action(found.token_ids)
+        game = str(tmp_path / "game.jsonl")
+        kwargs = {"opponent": url, "role": "first", "rounds": 1, "system_prompt": ""}
+        bargain = ["eval", "AgentR1/Bargain-v0", "--expert", "--env_kwargs", json.dumps(kwargs)]
+        assert main([*bargain, "--episodes", "2", "--output", game]) == 0
+        for record in read_trajectories(game):
+            # The expert offers, and the one answer of a random model is no deal.
+            assert record["failure"] is None and len(record["steps"]) == 1, record
+            metrics = record["steps"][0]["metrics"]
+            assert (metrics["deal"], metrics["turns"]) == (0.0, 2.0), record
     assert main([*common, "--model", str(model), "--engine", "transformers", "--output", str(played["here"])]) == 0
     ids, again, here = (
         {(r["spec"]["index"], r["spec"]["member"]): r["rows"][0] for r in read_trajectories(path)}
