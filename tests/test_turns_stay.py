@@ -37,10 +37,12 @@ def counting_servers(
     """Yield addresses, and what was asked so far: server, first token of the prompt, its length.
 
     Those that are `dead` break all connections, those that are `dying` do when they get weights. The engine of those
-    that are in `ended` has ended, and they answer as vLLM does until it ends itself. That of the `mute` ends while they
-    sample or take weights, and they keep the call open for ever.
+    that are in `ended` has ended, and they answer as vLLM does until it ends itself: calls fail at once, while the
+    first look at its health is still well. That of the `mute` ends while they sample or take weights, and they keep the
+    call open for ever.
     """
     ended = set() if ended is None else ended
+    known = set[int]()
     asked: list[tuple[int, int, int]] = []
     rng, loop = random.Random(0), asyncio.new_event_loop()
     urls: list[str] = []
@@ -64,7 +66,10 @@ def counting_servers(
         async def health(request: Any) -> Any:
             if server in dead:
                 request.transport.abort()
-            return web.Response(status=503 if server in ended else 200)
+            late = server in ended and server not in known
+            known.intersection_update(ended)
+            known.update({server} & ended)
+            return web.Response(status=200 if late or server not in ended else 503)
 
         async def end_silently() -> None:
             ended.add(server)

@@ -38,7 +38,7 @@ _PAUSE_S = 0.5  # before that, doubled each time
 _AGAIN_S = 0.25  # before an abort is repeated: what it was meant for may have arrived after it
 _SILENCE_S = 30.0  # of a server, after which it is asked whether it lives
 _HEALTH_S = 10.0
-_LOOK_S = 1.0  # between two looks at what servers publish of their caches
+_LOOK_S = 1.0  # between two looks at a server
 
 
 class _Lost(RolloutError):
@@ -317,7 +317,7 @@ class VLLMServerPolicy(ServedPolicy):
                 text = answer.decode(errors="replace")[:300]
                 if status == 409:
                     raise _Lost(f"the model server {url} was started again and has no weights of this run: {text}")
-                if status >= 500 and not await self._lives(url):
+                if status >= 500 and not await self._lives(url, looks=10):  # it may call off calls before it knows
                     raise _Lost(f"the engine of the model server {url} has ended: {text}")
                 cure = "; start it with `agent-gym serve model`" if status == 404 else ""
                 raise RolloutError(f"the model server {url} answered {status} to {path}: {text}{cure}")
@@ -349,14 +349,16 @@ class VLLMServerPolicy(ServedPolicy):
             answer.raise_for_status()
             return await answer.read()
 
-    async def _lives(self, url: str) -> bool:
-        """Whether a server answers, and its engine, which is a process of its own, has not ended."""
-        try:
-            await self._get(url, "/health")
-            self._heard[url] = time.monotonic()
-            return True
-        except (self._aiohttp.ClientError, OSError):
-            return False
+    async def _lives(self, url: str, looks: int = 1) -> bool:
+        """Whether a server answers, and its engine, which is a process of its own, has not ended, at each of some looks."""
+        for look in range(looks):
+            await asyncio.sleep(_LOOK_S if look else 0.0)
+            try:
+                await self._get(url, "/health")
+                self._heard[url] = time.monotonic()
+            except (self._aiohttp.ClientError, OSError):
+                return False
+        return True
 
     async def _look(self) -> None:
         """Look at the caches of this rank's servers while they have something to do."""
