@@ -350,7 +350,7 @@ class VLLMServerPolicy(ServedPolicy):
             return await answer.read()
 
     async def _lives(self, url: str, looks: int = 1) -> bool:
-        """Whether a server answers, and its engine, which is a process of its own, has not ended, at each of some looks."""
+        """Whether, at each look, a server answers, and its engine, a process of its own, has not ended."""
         for look in range(looks):
             await asyncio.sleep(_LOOK_S if look else 0.0)
             try:
