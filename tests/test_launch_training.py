@@ -50,6 +50,7 @@ for number in "01":
 """
 
 
+@pytest.mark.vllm
 def test_the_launcher_imports_neither_torch_nor_trl(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LAUNCHES, str(tmp_path), *WORDS]
     environment = {**os.environ, "AGENT_GYM_SERVER_KEY": "key"}
@@ -147,6 +148,7 @@ def test_the_mark_is_left_when_training_is_not_begun_again(
         assert process.variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
 
 
+@pytest.mark.vllm
 def test_a_machine_that_failed_for_good_ends_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
     popen, port = subprocess.Popen, free_port()
