@@ -38,7 +38,7 @@ def counting_servers(
 
     Those that are `dead` break all connections, those that are `dying` do when they get weights. The engine of those
     that are in `ended` has ended, and they answer as vLLM does until it ends itself: calls fail at once, while the
-    first look at its health is still well. That of the `mute` ends while they sample or take weights, and they keep the
+    first look at its health finds it well. That of the `mute` ends while they sample or take weights, and they keep the
     call open for ever.
     """
     ended = set() if ended is None else ended

@@ -317,7 +317,7 @@ class VLLMServerPolicy(ServedPolicy):
                 text = answer.decode(errors="replace")[:300]
                 if status == 409:
                     raise _Lost(f"the model server {url} was started again and has no weights of this run: {text}")
-                if status >= 500 and not await self._lives(url, looks=10):  # it may call off calls before it knows
+                if status >= 500 and not await self._lives(url, looks=10):  # /health may show it later
                     raise _Lost(f"the engine of the model server {url} has ended: {text}")
                 cure = "; start it with `agent-gym serve model`" if status == 404 else ""
                 raise RolloutError(f"the model server {url} answered {status} to {path}: {text}{cure}")
