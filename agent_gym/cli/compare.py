@@ -26,6 +26,7 @@ from agent_gym.evaluate.report import align, comparison_text, interval, number
 from agent_gym.evaluate.statistics import Measure
 from agent_gym.evaluate.storage import CARDS
 from agent_gym.judges import Judge
+from agent_gym.registry.from_data import env_from_data
 from agent_gym.rollout import Replay, from_record, play_again, to_record, write_trajectories
 from agent_gym.viewer.page import plain_page
 
@@ -177,6 +178,8 @@ def rescore(argv: Sequence[str]) -> int:
     parser.flag("file FILE.jsonl", "trajectories of `eval`, `rollout` or a training run")
     parser.flag("--reward_weights JSON", "other weights of the reward's terms", type=json_object, default={})
     parser.add_env_kwargs("other arguments of the environments, over those of the episodes")
+    help_text = "make the environments as the file names them, also modules, commands, folders and addresses in it"
+    parser.flag("--trust_file", help_text, action="store_true")
     parser.flag("--judge FILE", "let a judge score them, too, in place of what one has paid before")
     parser.flag("--output FILE.jsonl", "write the episodes with their new scores")
     parser.flag("--json", "print the outcome as JSON", action="store_true")
@@ -190,7 +193,7 @@ def rescore(argv: Sequence[str]) -> int:
             raise ConfigError(f"{card} is the card of other scores: name another file with --output")
     judge = None if arguments.judge is None else Judge.of(read_settings(arguments.judge)).connect()
     records = list(read_files([arguments.file]))
-    replays = list(_replay(records, changes))
+    replays = list(_replay(records, changes, arguments.file, arguments.trust_file))
     if judge is not None:
         judged = [from_record(_apart(replay.record)) for replay in replays]
         judge.rate(judged)
@@ -235,8 +238,14 @@ def _apart(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**record, "spec": {**spec, "split": (spec["split"], record.get("policy"))}}
 
 
-def _replay(records: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]) -> Iterator[Replay]:
+def _replay(
+    records: Sequence[Mapping[str, Any]], changes: Mapping[str, Any], file: str, trusted: bool
+) -> Iterator[Replay]:
     """Play the records again, in one environment per id and arguments."""
+    if not trusted:
+        cure = "say --trust_file if you know who made the file"
+        for spec in (record["spec"] for record in records if record["failure"] is None):
+            env_from_data(spec["env_id"], spec["env_kwargs"], file, given=changes, cure=cure)
     envs: dict[str, Any] = {}
     with ExitStack() as stack:
         for record in tqdm(records, desc="episodes", leave=False, file=sys.stderr):
