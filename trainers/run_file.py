@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from agent_gym.public import public
+
 FILE, LOG = "run.json", "log.jsonl"
 _NUMBERS = ("reward", "eval_success", "eval_reward", "loss")
 
@@ -82,7 +84,9 @@ def write(path: Path, about: Mapping[str, Any]) -> None:
     """Replace the file as a whole: a reader never sees half of it. A disk that is full ends no run here."""
     aside = path.with_suffix(".unfinished")
     try:
-        aside.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        aside.touch(0o600)
+        aside.chmod(0o600)  # `public` knows names and forms of secrets, and a command line may hold others
+        aside.write_text(json.dumps(public(about), indent=2) + "\n", encoding="utf-8")
         aside.replace(path)
     except OSError as error:
         print(f"agent-gym: {path} was not written: {error}", file=sys.stderr)

@@ -20,6 +20,7 @@ from agent_gym.cli.parser import Parser, take_option, with_underscores
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate.report import align, with_interval
 from agent_gym.evaluate.statistics import mean
+from agent_gym.public import MASK, public
 from agent_gym.trainers.run_file import FILE, read, write
 
 _DEPTH = 3  # folders below the given one in which runs are looked for
@@ -114,7 +115,8 @@ def resume(argv: Sequence[str]) -> int:
         gone = f"{arguments.folder} was started in {about['cwd']}: {error.strerror}"
         raise ConfigError(f"{gone}; make that folder again, its relative paths are meant from there") from error
     own = ("--output_dir", "--resume_from_checkpoint")
-    words = [*_without(about["argv"], *own), *_without(argv[1:], *own)]
+    words = [*_without_masked(about["argv"], argv[1:]), *argv[1:]]
+    words = _without(words, *own)
     return main([command, *words, "--output_dir", str(folder), "--resume_from_checkpoint", "true"])
 
 
@@ -125,6 +127,24 @@ def _without(argv: Sequence[str], *flags: str) -> list[str]:
         while found is not None:  # a run that was gone on with has some of them twice
             found, arguments = take_option(arguments, flag)
     return arguments
+
+
+def _without_masked(then: Sequence[str], now: Sequence[str]) -> list[str]:
+    """Return the words of a stored command line without the flags whose values it does not tell, and name these."""
+    words, hidden = with_underscores(then), list[str]()
+    for at in [at for at, word in enumerate(words) if MASK in word][::-1]:
+        begin = at if words[at].startswith("-") else at - 1
+        hidden.insert(0, words[begin].partition("=")[0])
+        del words[begin : at + 1]
+    given = {word.partition("=")[0] for word in with_underscores(now)}
+    if missing := [flag for flag in hidden if flag not in given]:
+        print(
+            f"agent-gym: {FILE} does not tell the value of {', '.join(missing)}, which is a secret: the run continues "
+            "without it; give it again after the folder if it is needed",
+            file=sys.stderr,
+            flush=True,
+        )
+    return words
 
 
 def over_seeds(
@@ -181,7 +201,7 @@ def _check_seed(command: str, argv: Sequence[str], place: Path) -> None:
     own = ("--seed", "--output_dir", "--resume_from_checkpoint")
     then, now = (
         shlex.join([name, *_without(words, *own)])
-        for name, words in ((about["command"], about["argv"]), (command, argv))
+        for name, words in ((about["command"], about["argv"]), (command, public(argv)))
     )
     if then != now:
         raise ConfigError(f"{place} is a run of `{then}`, and this is `{now}`: give the same, or another --output_dir")

@@ -25,6 +25,7 @@ from agent_gym.errors import ConfigError, writing
 from agent_gym.evaluate import EvalResult, summarize
 from agent_gym.evaluate.panels import Panel, canonical, opened_env, played_panel, without_folders
 from agent_gym.evaluate.storage import CARDS, MODEL, EpisodeFile
+from agent_gym.public import public
 from agent_gym.rollout import Episode, EpisodeSpec, Runner, check_failures
 from agent_gym.rollout.trajectories import json_ready
 
@@ -181,7 +182,7 @@ def write_cards(path: Path, cards: Sequence[Mapping[str, Any]], **more: Any) -> 
     for card in [*(read_cards(path) if path.is_file() else ()), *cards]:
         panel = card["panel"]
         known[*card_key(card), canonical(card["environment"]["kwargs"]), panel["split"], panel["name"]] = card
-    content = json_ready({"version": CARD_VERSION, **more, "cards": list(known.values())})
+    content = public(json_ready({"version": CARD_VERSION, **more, "cards": list(known.values())}))
     with writing(path):
         part = path.with_name(path.name + ".part")
         part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

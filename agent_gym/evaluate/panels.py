@@ -22,6 +22,7 @@ from typing import Any
 
 from agent_gym.errors import ConfigError, writing
 from agent_gym.images import Image
+from agent_gym.public import public
 from agent_gym.registry import ENVS
 from agent_gym.rollout import Episode, derive_seed, make_env
 from agent_gym.rollout.env_threads import close_env
@@ -86,7 +87,7 @@ class Panel:
 def without_folders(env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments as JSON values, files and folders by their last name: where they are is nothing to others."""
     found = {key: value for key, value in env_kwargs.items() if isinstance(value, str) and os.path.exists(value)}
-    return json_ready({**env_kwargs, **{key: Path(value).name for key, value in found.items()}})
+    return public(json_ready({**env_kwargs, **{key: Path(value).name for key, value in found.items()}}))
 
 
 def same_tasks(a: Panel, b: Panel) -> bool:

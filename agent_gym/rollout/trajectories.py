@@ -17,6 +17,7 @@ from typing import Any
 
 from agent_gym.errors import ConfigError
 from agent_gym.images import Image, Shown
+from agent_gym.public import public
 from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
 from agent_gym.rollout.failures import Failure
 from agent_gym.transcript import KINDS, Span, kind_of
@@ -104,7 +105,7 @@ def to_record(
     return {
         "version": FORMAT_VERSION,
         **extra,
-        "spec": _fields(episode.spec),
+        "spec": {**_fields(episode.spec), "env_kwargs": public(episode.spec.env_kwargs)},
         "task_id": episode.task_id,
         "categories": episode.categories,
         "reward": None if math.isnan(reward) else reward,

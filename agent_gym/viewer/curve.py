@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agent_gym.public import public
 from agent_gym.viewer.page import plain_page
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 720, 180, 76, 28
@@ -236,7 +237,7 @@ def _facts(about: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> st
     step = about.get("step", max((log["step"] for log in history), default=0))
     of = f" of {about['max_steps']}" if "max_steps" in about else ""
     words = [f"{about['status']}, " if "status" in about else "", f"step {step}{of}"]
-    command = shlex.join(["agent-gym", about["command"], *about["argv"]]) if "argv" in about else ""
+    command = shlex.join(["agent-gym", about["command"], *public(about["argv"])]) if "argv" in about else ""
     return f"<p>{html.escape(''.join(words))}</p>" + (f"<pre>{html.escape(command)}</pre>" if command else "")
 
 
