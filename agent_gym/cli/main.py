@@ -18,6 +18,7 @@ from agent_gym import __version__
 from agent_gym.cli.parser import nearest, one_line
 from agent_gym.errors import AgentGymError, ConfigError
 from agent_gym.public import public_text
+from agent_gym.untrusted import harmless
 
 # Command to the function that runs it, as module of this package and name, and what it does.
 COMMANDS = {
@@ -71,7 +72,7 @@ def guarded(run: Callable[[], int]) -> int:
             raise
         return 128 + signal.SIGPIPE
     except AgentGymError as error:
-        print(f"agent-gym: {public_text(one_line(error))}", file=sys.stderr)
+        print(f"agent-gym: {harmless(public_text(one_line(error)))}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
         print("agent-gym: interrupted", file=sys.stderr)

@@ -16,12 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent_gym.cli.parser import Parser, take_option, with_underscores
+from agent_gym.cli.parser import Parser, left_out, take_option, with_underscores
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate.report import align, with_interval
 from agent_gym.evaluate.statistics import mean
 from agent_gym.public import MASK, public
 from agent_gym.trainers.run_file import FILE, read, write
+from agent_gym.untrusted import say
 
 _DEPTH = 3  # folders below the given one in which runs are looked for
 _OURS = {"command", "argv", "cwd", "status"}  # what each run.json has; others write files of this name, too
@@ -56,26 +57,26 @@ def runs(argv: Sequence[str]) -> int:
     if not root.is_dir():
         raise ConfigError(f"no folder at {root}; name the one that holds the runs: agent-gym runs FOLDER")
     found = [path for depth in range(_DEPTH + 1) for path in root.glob("*/" * depth + FILE)]
-    known = {path.parent: about for path in found if _OURS <= (about := read(path)).keys()}
+    known = {path.parent: about for path in found if _OURS <= (about := read(path, left_out=left_out)).keys()}
     order = sorted(known, key=lambda folder: known[folder].get("started", 0.0), reverse=True)
     if arguments.json:
         rows = [{"folder": str(one), **known[one], "status": status_of(known[one])} for one in order]
         print(json.dumps(rows, indent=2))
         return 0
     if not order:
-        print(f"no runs in {root}: no folder there holds a {FILE}")
+        say(f"no runs in {root}: no folder there holds a {FILE}")
         return 0
     head = ("RUN", "COMMAND", "STATUS", "STEP", "REWARD", "SUCCESS", "CHECKPOINT", "STARTED")
     table: list[tuple[str, ...]] = [head]
     for folder in order:
         about, last = known[folder], _last_checkpoint(folder)
         numbers = about.get("numbers", {})
-        step = f"{about['step']}/{about['max_steps']}" if "step" in about else "-"
+        step = f"{about['step']}/{about.get('max_steps', '?')}" if "step" in about else "-"
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(about.get("started", 0.0)))
         shown = [f"{numbers[name]:.3f}" if name in numbers else "-" for name in ("reward", "eval_success")]
         saved = "-" if last is None else str(last)
         table.append((str(folder), str(about.get("command")), status_of(about), step, *shown, saved, started))
-    print(align(table, numbers={3, 4, 5, 6}))
+    say(align(table, numbers={3, 4, 5, 6}))
     return 0
 
 
@@ -111,8 +112,8 @@ def resume(argv: Sequence[str]) -> int:
         raise ConfigError(f"{arguments.folder} is finished; to train on: {again} --max_steps N")
     try:
         os.chdir(about["cwd"])  # relative paths of its command line are meant from there
-    except OSError as error:
-        gone = f"{arguments.folder} was started in {about['cwd']}: {error.strerror}"
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
+        gone = f"{arguments.folder} was started in {about['cwd']}: {getattr(error, 'strerror', None) or error}"
         raise ConfigError(f"{gone}; make that folder again, its relative paths are meant from there") from error
     own = ("--output_dir", "--resume_from_checkpoint")
     words = [*_without_masked(about["argv"], argv[1:]), *argv[1:]]
