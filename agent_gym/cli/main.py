@@ -55,6 +55,11 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    if argv is None and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if argv is None and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        # A terminal that is closed, or a connection that is lost, ends a command as SIGTERM does: nothing is lost.
+        signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     return guarded(lambda: _run(sys.argv[1:] if argv is None else argv))
 
 
@@ -77,6 +82,21 @@ def guarded(run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("agent-gym: interrupted", file=sys.stderr)
         return 130
+    except Exception as error:
+        if not _was_interrupted(error):
+            raise
+        print("agent-gym: interrupted", file=sys.stderr)
+        return 130
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether this is the error that a package has made of Ctrl-C while it was imported."""
+    seen = 0
+    while error is not None and seen < 20:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error, seen = error.__cause__ or error.__context__, seen + 1
+    return False
 
 
 def _reader_is_gone() -> bool:
