@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
@@ -57,9 +58,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if argv is None and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if argv is None and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-        # A terminal that is closed, or a connection that is lost, ends a command as SIGTERM does: nothing is lost.
-        signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     return guarded(lambda: _run(sys.argv[1:] if argv is None else argv))
 
 
@@ -68,6 +66,10 @@ def guarded(run: Callable[[], int]) -> int:
 
     Everything else is a defect of ours and keeps its traceback.
     """
+    in_main = threading.current_thread() is threading.main_thread()
+    if in_main and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        # A terminal that is closed, or a connection that is lost, ends a command as SIGTERM does: nothing is lost.
+        signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     try:
         code = run()
         sys.stdout.flush()

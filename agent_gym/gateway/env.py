@@ -137,6 +137,9 @@ class AgentEnv(TextEnv):
         assert self._exchange is not None
         answer, asked = self._written(action), self._exchange.asked
         self._history.add(asked.messages, answer, action)
+        if self._session is not None:
+            turn = {"text": action, "token_ids": [*answer.token_ids], "logprobs": [*answer.logprobs], "cut": answer.cut}
+            self._session.on_answer(self._news, asked.tools, getattr(self, "_prompt", ()), turn)
         self._exchange.resolve(answer)
         self._talk.append({"role": "assistant", "content": action})
         reply = Reply(messages=[])
