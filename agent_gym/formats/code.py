@@ -101,7 +101,7 @@ def unfenced(code: str) -> str:
 
     A program that quotes a fence in a text of several lines stays as it is.
     """
-    fences = _PYTHON.search(code) if not re.search("\"\"\"|\'\'\'", code) else None
+    fences = _PYTHON.search(code) if not re.search("\"\"\"|'''", code) else None
     if fences or code.lstrip().startswith("```"):
         return _program(_OPEN + code) or ""
     return code

@@ -12,40 +12,84 @@ from agent_gym.gateway.exchange import (
     Asked,
     Protocol,
     Refused,
+    check_shape,
     function_schema,
     plain_text,
+    result_text,
     sse,
     stop_strings,
     text_call,
     token_limit,
 )
+from agent_gym.untrusted import NONE
+
+_SHAPE = {
+    "messages": [{"role": str, "content": (str, [{"type": str}])}],
+    "tools?": ([dict], NONE),
+    "tool_choice?": (dict, NONE),
+    "system?": (str, list, NONE),
+}
+_OF_BLOCK = {"tool_use": {"name": object, "input": object}}
+_EDITOR = {"path": "string", "file_text": "string", "old_str": "string", "new_str": "string", "insert_line": "integer"}
+_WITHOUT_SCHEMA: dict[str, tuple[str, dict[str, str], list[str]]] = {
+    "bash_": ("Run a command in a shell that stays open.", {"command": "string", "restart": "boolean"}, []),
+    "text_editor_": (
+        "View and edit files; command is view, create, str_replace or insert.",
+        {"command": "string", **_EDITOR},
+        ["command", "path"],
+    ),
+}
+"""Tools of the client whose schemas Anthropic's models know (docs.anthropic.com, bash and text editor tool): the begin of
+their type, then a description, the arguments, and which are required."""
 
 
 def read(body: Mapping[str, Any]) -> Asked:
     """Read the body of a request."""
+    check_shape(body, _SHAPE)
     messages: list[Message] = []
     if body.get("system"):
         messages.append({"role": "system", "content": plain_text(body["system"])})
     for message in body["messages"]:
         if message["role"] not in ("user", "assistant"):
-            raise Refused(400, f"role is {message['role']!r}; allowed: user, assistant")
+            raise Refused(400, f"role is {message['role']!r:.80}; allowed: user, assistant")
         content = message["content"]
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         messages += _messages(message["role"], blocks)
     tools = [] if (body.get("tool_choice") or {}).get("type") == "none" else body.get("tools") or []
-    schemas = [function_schema(one["name"], one.get("description"), one["input_schema"]) for one in tools]
+    schemas = [function_schema(*_function(one)) for one in tools if _is_the_clients(one)]
     stop, most = stop_strings(body.get("stop_sequences")), token_limit(body.get("max_tokens"))
     return Asked(messages, schemas, stop, most, body.get("temperature"))
 
 
+def _is_the_clients(tool: Mapping[str, Any]) -> bool:
+    """Whether the client runs this tool. Tools that the server would run (web search, code) are not offered."""
+    kind = tool.get("type")
+    if kind in (None, "custom"):
+        return True
+    return isinstance(kind, str) and kind.startswith(tuple(_WITHOUT_SCHEMA))
+
+
+def _function(tool: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Return name, description and schema of a tool; Anthropic's own tools of the client come without the last two."""
+    if "input_schema" in tool or tool.get("type") in (None, "custom"):
+        if not isinstance(tool.get("input_schema"), Mapping):
+            raise Refused(400, f"the tool {tool.get('name')!r:.80} has no input_schema, which must be an object")
+        return tool.get("name"), tool.get("description"), tool["input_schema"]
+    about, fields, required = next(known for begin, known in _WITHOUT_SCHEMA.items() if tool["type"].startswith(begin))
+    properties = {name: {"type": kind} for name, kind in fields.items()}
+    return tool.get("name"), about, {"type": "object", "properties": properties, "required": required}
+
+
 def _messages(role: str, blocks: list[dict[str, Any]]) -> Iterator[Message]:
     """Answers of tools stand in the user's message; here they are messages of their own, before the user's words."""
+    for block in blocks:
+        check_shape(block, _OF_BLOCK.get(block["type"], {}))
     blocks = [block for block in blocks if block["type"] not in ("thinking", "redacted_thinking")]
     results = [block for block in blocks if block["type"] == "tool_result"]
     uses = [block for block in blocks if block["type"] == "tool_use"]
     words = [block for block in blocks if block not in results and block not in uses]
     for block in results:
-        yield {"role": "tool", "content": plain_text(block.get("content"))}
+        yield {"role": "tool", "content": result_text(block.get("content"))}
     if words or uses:
         calls = {"calls": [text_call(block["name"], block["input"]) for block in uses]} if uses else {}
         yield {"role": role, "content": plain_text(words), **calls}

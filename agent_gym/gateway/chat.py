@@ -16,19 +16,30 @@ from agent_gym.gateway.exchange import (
     Asked,
     Protocol,
     Refused,
+    check_shape,
     function_schema,
     plain_text,
+    result_text,
     sse,
     stop_strings,
     text_call,
     token_limit,
 )
+from agent_gym.untrusted import NONE
 
+_OBJECT = (dict, NONE)
+_SHAPE = {
+    "messages": [{"role": str, "tool_calls?": ([{"function": {"name": object, "arguments": object}}], NONE)}],
+    "tools?": ([{"type": str, "function?": dict}], NONE),
+    "response_format?": _OBJECT,
+    "stream_options?": object,
+}
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
 def read(body: Mapping[str, Any]) -> Asked:
     """Read the body of a request."""
+    check_shape(body, _SHAPE)
     if body.get("n") not in (None, 1):
         raise Refused(400, f"n is {body['n']!r}; this endpoint samples one answer: send the request again for another")
     if (form := (body.get("response_format") or {}).get("type", "text")) != "text":
@@ -51,8 +62,9 @@ def read(body: Mapping[str, Any]) -> Asked:
 def read_message(message: Mapping[str, Any]) -> Message:
     """Read a message in the form of chat completions."""
     if message["role"] not in ROLES:
-        raise Refused(400, f"role is {message['role']!r}; allowed: {', '.join(ROLES)}")
-    made: Message = {"role": ROLES[message["role"]], "content": plain_text(message.get("content"))}
+        raise Refused(400, f"role is {message['role']!r:.80}; allowed: {', '.join(ROLES)}")
+    words = result_text if message["role"] == "tool" else plain_text
+    made: Message = {"role": ROLES[message["role"]], "content": words(message.get("content"))}
     if calls := message.get("tool_calls"):
         made["calls"] = [text_call(call["function"]["name"], call["function"]["arguments"]) for call in calls]
     return made
@@ -65,6 +77,7 @@ def read_tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     if body.get("tool_choice") == "none":
         return []
+    check_shape(body, {"tools?": _SHAPE["tools?"]})
     functions = [tool.get("function", tool) for tool in body.get("tools") or () if tool["type"] == "function"]
     return [function_schema(one.get("name"), one.get("description"), one.get("parameters")) for one in functions]
 

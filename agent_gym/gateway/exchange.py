@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from agent_gym.chat import Message
+from agent_gym.errors import shown
 from agent_gym.tools import HermesParser
+from agent_gym.untrusted import check_depth, misfit
 
 PARSER = HermesParser()
 """The wire format of tool calls, which the chat templates of Qwen and Hermes ask for."""
@@ -108,12 +110,29 @@ def split_turn(text: str, asked: Asked, prefill: str = "") -> tuple[str, list[Ca
     return content, [Call(call.name, json.dumps(call.arguments)) for call in calls], thought
 
 
+def check_shape(body: Any, shape: Any) -> None:
+    """Raise `Refused` unless the body of a request has a shape (untrusted.py), with the first place that has not."""
+    if wrong := misfit(body, shape):
+        raise Refused(400, f"the request cannot be read: {wrong}")
+    try:
+        check_depth(body)
+    except ValueError as error:
+        raise Refused(400, f"the request cannot be read: it is {error}") from error
+
+
 def plain_text(content: Any) -> str:
     """Return the words of a content: a text, None, or a list of parts that are texts; `Refused` for anything else."""
     if content is None or isinstance(content, str):
         return content or ""
+    if not isinstance(content, list):
+        raise Refused(400, f"a content is {shown(content)}; it must be a text or a list of parts")
     texts = []
     for part in content:
+        if isinstance(part, str):
+            texts.append(part)
+            continue
+        if not isinstance(part, Mapping):
+            raise Refused(400, f"a content has the part {shown(part)}; it must be an object with a text")
         text = part.get("text", part.get("refusal"))
         if not isinstance(text, str):
             raise Refused(400, f"a content has a part of type {part.get('type')!r}; this endpoint takes texts only")
@@ -121,17 +140,31 @@ def plain_text(content: Any) -> str:
     return "".join(texts)
 
 
+def result_text(content: Any) -> str:
+    """Return the result of a tool as text: as `plain_text`, and objects, numbers and lists of others as JSON."""
+    if content is None or isinstance(content, str) or (isinstance(content, list) and all(map(_is_part, content))):
+        return plain_text(content)
+    return json.dumps(content, ensure_ascii=False)
+
+
+def _is_part(part: Any) -> bool:
+    return isinstance(part, Mapping) and isinstance(part.get("type"), str)
+
+
 def text_call(name: Any, arguments: Any) -> Call:
     """Read a call that a client sends back."""
     if not isinstance(name, str) or not name:
-        raise Refused(400, f"the name of a tool call is {name!r}; it must be a text")
+        raise Refused(400, f"the name of a tool call is {name!r:.80}; it must be a text")
     return Call(name, arguments if isinstance(arguments, str) else json.dumps(arguments))
 
 
 def function_schema(name: Any, description: Any, parameters: Any) -> dict[str, Any]:
     """Write a tool in OpenAI's form."""
     if not isinstance(name, str) or not name:
-        raise Refused(400, f"the name of a tool is {name!r}; it must be a text")
+        raise Refused(400, f"the name of a tool is {name!r:.80}; it must be a text")
+    if not isinstance(description, str | None) or not isinstance(parameters, Mapping | None):
+        found = f"the description {shown(description)} and the parameters {shown(parameters)}"
+        raise Refused(400, f"the tool {name!r:.80} has {found}; they must be a text and an object")
     parameters = parameters or {"type": "object", "properties": {}}
     function = {"name": name, "description": description or "", "parameters": parameters}
     return {"type": "function", "function": function}

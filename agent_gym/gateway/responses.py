@@ -11,13 +11,33 @@ from typing import Any
 
 from agent_gym.chat import Message
 from agent_gym.gateway.chat import error, read_message, read_tools
-from agent_gym.gateway.exchange import Answer, Asked, Protocol, Refused, plain_text, sse, text_call, token_limit
+from agent_gym.gateway.exchange import (
+    Answer,
+    Asked,
+    Protocol,
+    Refused,
+    check_shape,
+    plain_text,
+    result_text,
+    sse,
+    text_call,
+    token_limit,
+)
+from agent_gym.untrusted import NONE
 
+_SHAPE = {"input": (str, [dict]), "text?": ({"format?": (dict, NONE)}, NONE)}
+_OF_KIND = {
+    "function_call": {"name": object, "arguments": object},
+    "function_call_output": {"output": object},
+    "message": {"role": str},
+}
+"""The fields of an item of the input."""
 _PASSED_ON = ("instructions", "temperature", "top_p", "max_output_tokens", "metadata")
 
 
 def read(body: Mapping[str, Any]) -> Asked:
     """Read the body of a request."""
+    check_shape(body, _SHAPE)
     if body.get("previous_response_id") or body.get("conversation"):
         raise Refused(400, "nothing is stored here: send all of the input, without previous_response_id")
     if (form := ((body.get("text") or {}).get("format") or {}).get("type", "text")) != "text":
@@ -34,13 +54,14 @@ def read(body: Mapping[str, Any]) -> Asked:
 def _add(messages: list[Message], item: Mapping[str, Any]) -> None:
     """Add an item; the text and the calls of one turn, which are items of their own, are one message."""
     kind = item.get("type", "message")
+    check_shape(item, _OF_KIND.get(kind, {}) if isinstance(kind, str) else {"type": str})
     going_on = bool(messages) and messages[-1]["role"] == "assistant"
     if kind == "function_call":
         if not going_on:
             messages.append({"role": "assistant", "content": ""})
         messages[-1].setdefault("calls", []).append(text_call(item["name"], item["arguments"]))
     elif kind == "function_call_output":
-        messages.append({"role": "tool", "content": plain_text(item["output"])})
+        messages.append({"role": "tool", "content": result_text(item["output"])})
     elif kind == "message":
         message = read_message(item)
         if message["role"] == "assistant" and going_on and not messages[-1].get("calls"):
@@ -48,7 +69,7 @@ def _add(messages: list[Message], item: Mapping[str, Any]) -> None:
         else:
             messages.append(message)
     elif kind != "reasoning":  # thoughts are found again with the turn that they belong to
-        raise Refused(400, f"the input has an item of type {kind!r}, which is not supported")
+        raise Refused(400, f"the input has an item of type {kind!r:.80}, which is not supported")
 
 
 def write(body: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
