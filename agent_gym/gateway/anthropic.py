@@ -39,8 +39,8 @@ _WITHOUT_SCHEMA: dict[str, tuple[str, dict[str, str], list[str]]] = {
         ["command", "path"],
     ),
 }
-"""Tools of the client whose schemas Anthropic's models know (docs.anthropic.com, bash and text editor tool): the begin of
-their type, then a description, the arguments, and which are required."""
+"""Tools of the client whose schemas Anthropic's models know (docs.anthropic.com, bash and text editor tool): the
+begin of their type, then a description, the arguments, and which are required."""
 
 
 def read(body: Mapping[str, Any]) -> Asked:
