@@ -1,7 +1,7 @@
 """Where tasks come from: a generator in the package, a local file, or the Hugging Face hub.
 
-Each source gives the same thing, a mapping from split name to a sequence of rows, and checks on the way that the
-columns are there: a missing column is found when the environment is made and not in the middle of a run.
+Each source gives the same thing, a mapping from split name to a sequence of rows. All rows are checked on the way
+(row_reader.py): one that cannot be played is found when the environment is made and not in the middle of a run.
 
 What `agent-gym prepare` has made, data sets and a model, is in one folder (`cache_folder`).
 """
@@ -11,9 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-import json
 import os
-import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
@@ -21,18 +19,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from agent_gym.errors import ConfigError, require
-from agent_gym.row_forms import completed
+from agent_gym.row_reader import QUESTIONS, Row, Splits, load, rules_of
 
-Row = dict[str, Any]
-Splits = Mapping[str, Sequence[Row]]
 EMBEDDED = "embedded"
 """The name of the data that an environment generates itself."""
-SPLIT_NAMES = ("train", "validation", "valid", "dev", "test")
-"""What a file of one split may be called."""
 MODELS = {"smollm2": "SmolLM2-135M-Instruct"}
 """The models that `agent-gym prepare` makes, and where each is in its prepared folder."""
-_SUFFIXES = (".jsonl", ".json", ".parquet")
-_PER_LINE = "a file with a row per line ends in .jsonl"
 
 
 class GeneratedRows(Sequence[Row]):
@@ -201,110 +193,27 @@ def named_tokenizer(model: str, *, images: bool = False) -> Any:
         raise ConfigError(f"the tokenizer of {model!r} cannot be loaded: {reason}; {cure}") from error
 
 
-def load_splits(data: str | Path, *, columns: tuple[str, ...], config: str | None = None) -> Splits:
-    """Load every split of a data set, once per process.
+def load_splits(
+    data: str | Path,
+    *,
+    columns: Sequence[str] | Mapping[str, str] = QUESTIONS,
+    config: str | None = None,
+    skip_bad: bool = False,
+) -> Splits:
+    """Load every split of a data set, once per process, and check all its rows.
 
     Args:
-        data: a file (.jsonl, .json with a list, .parquet), which is one split (`split_of`); a folder that holds
-            `<split>.jsonl` and so on; or the name of a data set on the hub.
-        columns: columns that each row must have; `question` and `answer` in any of the forms of row_forms.py.
+        data: a file (`row_files.SUFFIXES`), which is one split, that of its name, else "train"; a folder with files or
+            folders per split (`row_splits.find_files`); or the name of a data set on the hub.
+        columns: columns that each row must have, `question` and `answer` in any of the forms of row_forms.py; or a dict
+            that names them, as in `{"question": "Body+Question", "answer": "Answer"}`.
         config: the configuration of a hub data set, for example "main".
+        skip_bad: leaves out rows that cannot be used, and counts them in a line on stderr.
 
     Raises:
-        ConfigError: if nothing is found, a file cannot be read, a column is missing, or the hub cannot be reached.
+        ConfigError: if nothing is found, a file cannot be read, rows cannot be used, or the hub cannot be reached. It
+            groups and counts the reasons, each with the file and line of the first row.
     """
-    if not isinstance(data, str | Path):
-        raise ConfigError(f"data is {data!r:.80}; allowed: a file, a folder, or the name of a data set on the hub")
-    path = Path(data).expanduser()
-    if path.exists():
-        # The times of change are part of the key, so that an edited file is read again; a folder's own says nothing.
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
-        return _load_local(path.resolve(), columns, tuple((str(file), file.stat().st_mtime_ns) for file in files))
-    if isinstance(data, Path) or path.suffix in _SUFFIXES or data.startswith((".", "/", "~")) or data.count("/") > 1:
-        raise ConfigError(f"no such file or folder: {str(data)!r}")
-    return _load_hub(data, columns, config)
-
-
-@functools.lru_cache(maxsize=8)
-def _load_local(path: Path, columns: tuple[str, ...], _changed: tuple[tuple[str, int], ...]) -> Splits:
-    if path.is_file():
-        if path.suffix not in _SUFFIXES:
-            raise ConfigError(f"{path} is no {', '.join(_SUFFIXES)} file")
-        return {split_of(path): _read_file(path, columns)}
-    splits: dict[str, list[Row]] = {}
-    for file in sorted(path.iterdir()):
-        if file.suffix in _SUFFIXES:
-            # "train.jsonl", and the hub's own "train-00000-of-00001.parquet".
-            splits.setdefault(file.stem.split("-")[0], []).extend(_read_file(file, columns))
-    if not splits:
-        raise ConfigError(f"{path} holds no {', '.join(_SUFFIXES)} file; expected for example train.jsonl")
-    return splits
-
-
-def split_of(file: Path) -> str:
-    """Return the split that a file holds: the first of `SPLIT_NAMES` among the words of its name, else "train"."""
-    words = re.split("[^a-z]+", file.stem.lower())
-    return next((word for word in words if word in SPLIT_NAMES), "train")
-
-
-def _read_file(path: Path, columns: tuple[str, ...]) -> list[Row]:
-    try:
-        if path.suffix == ".parquet":
-            rows = require("pyarrow.parquet", "train").read_table(path).to_pylist()
-        elif path.suffix == ".json":
-            rows = _parsed(
-                path.read_text(encoding="utf-8-sig"), f"{path}, which has to be a list of rows ({_PER_LINE})"
-            )
-        else:
-            with path.open(encoding="utf-8-sig") as file:  # some editors write a mark before the first row
-                rows = [_parsed(line, f"{path}, line {n}") for n, line in enumerate(file, 1) if line.strip()]
-    except ConfigError:
-        raise
-    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or not parquet
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    if not isinstance(rows, list):
-        raise ConfigError(f"{path} holds no list of rows; {_PER_LINE}")
-    if not rows:
-        raise ConfigError(f"{path} holds no rows")
-    return [completed(row, columns, f"{path}, row {n}") for n, row in enumerate(rows)]
-
-
-def _parsed(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"{where}: not valid JSON: {error}") from error
-
-
-@functools.lru_cache(maxsize=8)
-def _load_hub(name: str, columns: tuple[str, ...], config: str | None) -> Splits:
-    datasets = require("datasets", "train")
-    try:
-        loaded = datasets.load_dataset(name, config)
-    except Exception as error:  # the hub client raises a different class for each way of being unreachable
-        cure = "give a local folder or file with the same columns instead, or use the embedded data"
-        failed = f"cannot load the data set {name!r} from the hub ({type(error).__name__})"
-        raise ConfigError(f"{failed}. If this machine is offline, {cure}") from error
-    splits: dict[str, Sequence[Row]] = {}
-    for split, rows in loaded.items():
-        splits[split] = rows
-        if not set(columns) <= set(rows.column_names):
-            completed(rows[0], columns, f"{name}, split {split}")
-            splits[split] = CompletedRows(rows, columns, f"{name}, split {split}")
-    return splits
-
-
-class CompletedRows(GeneratedRows):
-    """Rows of a data set on the hub in another form, each read when it is needed (row_forms.py)."""
-
-    def __init__(self, rows: Any, columns: tuple[str, ...], where: str) -> None:
-        self.rows, self._columns, self._where = rows, columns, where
-
-    def select(self, indices: Sequence[int]) -> CompletedRows:
-        return CompletedRows(self.rows.select(indices), self._columns, self._where)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def make(self, index: int) -> Row:
-        return completed(self.rows[index], self._columns, f"{self._where}, row {index}")
+    named = columns if isinstance(columns, Mapping) else None
+    wanted = QUESTIONS if isinstance(columns, Mapping) else columns
+    return load(data, rules_of(named, skip_bad=skip_bad, wanted=wanted), config)

@@ -23,6 +23,7 @@ from agent_gym.errors import ConfigError, EnvFailure, unknown_arguments, whole_n
 from agent_gym.images import Content, images_of, join
 from agent_gym.reply import Reply, check_reply
 from agent_gym.rewards import MAX_REWARD, plain_number, plain_numbers
+from agent_gym.row_splits import default_split
 from agent_gym.spaces import Text
 from agent_gym.transcript import PROMPT_STEP, Sampled, Source, Transcript, kind_of, plain_action
 
@@ -39,7 +40,7 @@ class TextEnv(gymnasium.Env[str, str]):
     Args:
         tasks: split name to a sequence of tasks. A task is whatever `begin` understands.
         split: the split that `reset` draws from unless `options["split"]` says otherwise; by default "train", or the
-            first where there is no such split.
+            only one there is (`row_splits.default_split`). Else one has to be named, here or there.
         system_prompt: replaces the environment's own system prompt; "" means none.
         max_turns: the episode is truncated after this many actions.
         reward_weights: overrides of the default weights, by term.
@@ -82,8 +83,9 @@ class TextEnv(gymnasium.Env[str, str]):
         if unknown:
             raise ConfigError(unknown_arguments(type(self), unknown))
         self.tasks = tasks
-        self.split = ("train" if "train" in tasks else next(iter(tasks))) if split is None else split
-        self._check_split(self.split)
+        self.split = default_split(tasks) if split is None else split
+        if split is not None:
+            self._check_split(split)
         self.max_turns = whole_number("max_turns", max_turns, 1)
         for name, value in (("system_prompt", system_prompt), ("render_mode", render_mode)):
             if not (value is None or isinstance(value, str)):
@@ -101,7 +103,10 @@ class TextEnv(gymnasium.Env[str, str]):
         self.turn = 0  # the one that comes next, 0 for the first
         self._over = True
 
-    def _check_split(self, split: str) -> None:
+    def _check_split(self, split: str | None) -> None:
+        if split is None:
+            have = ", ".join(self.tasks)
+            raise ConfigError(f"there is no split 'train'; this environment has: {have}; choose one by split")
         if split not in self.tasks:
             have = ", ".join(self.tasks)
             raise ConfigError(f"unknown split {split!r}; this environment has: {have}; choose one by split")

@@ -5,73 +5,352 @@
 | GSM8K, HotpotQA, nq_open | `question` | `answer`, a text or a list |
 | FlashRAG (NQ, TriviaQA, PopQA, ...) | `question` | `golden_answers` |
 | MATH, MATH-500, AIME | `problem`, `Problem` | `answer`, `Answer`, else the last box of `solution` |
+| SVAMP, ASDiv | `Body` and `Question` | `Answer` |
+| MAWPS, Alpaca, TRL | `input`; `instruction` and `input`; `prompt` | `target`; `output`; `completion` |
 | verl, Search-R1, DAPO-Math-17k, Agent-R1 | `extra_info.question`, else the last message in `prompt` | as below |
 
-The last form has the answers in `extra_info.answers`, `extra_info.answer` or `reward_model.ground_truth`: a text, a
-list, or Search-R1's `{"target": [...]}`. What its programs write around a question in `prompt` is left out. Of several
-answers any is right.
+The last form has the answers in `extra_info.answers`, `extra_info.answer` or `reward_model.ground_truth`. Capitals and
+underscores in names do not matter. A question has the choices (row_choices.py) and the context of its row with it. What
+its programs write around a question in `prompt` is left out, else the messages before the last one open the episode
+(`opening_of`). Of several answers any is right (row_golds.py). Where two columns say different things, the row is
+refused: `columns={"question": "..."}` decides.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
 
+from agent_gym.chat import MAX_OBSERVATION_CHARS
 from agent_gym.errors import ConfigError
 from agent_gym.rewards import boxed_answer
+from agent_gym.row_choices import Choice, Survey, are_in, block, choice_columns, choices_of, right_choice
+from agent_gym.row_golds import Fault, golds, is_plain, object_of, plain_name
+from agent_gym.row_shown import CONTEXTS, Message, context_of, messages_of, text_of, unframed
 
 FORMS = (
     "question (or problem, prompt, extra_info.question) and answer (or answers, golden_answers, solution, "
     "reward_model.ground_truth)"
 )
-_ANSWERS = ("answer", "Answer", "answers", "golden_answers")
-_FRAMES = (  # what stands before and behind a question in a prompt
-    (
-        "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
-        "$Answer (without quotes) where $Answer is the answer to the problem.\n\n",
-        '\n\nRemember to put your answer on its own line after "Answer:".',
-    ),  # DAPO-Math-17k
-    ("Answer the given question. You must conduct reasoning inside <think>", "\n"),  # Search-R1, up to "Question: "
-    ("Question: ", "\nYou FIRST think about the reasoning process as an internal monologue"),  # Agent-R1
-    ("", " Let's think step by step and output the final answer"),  # verl's GSM8K and MATH
+ROLES = ("question", "answer", "choices", "context")
+"""What `columns` can name."""
+_QUESTIONS = ("question", "problem", "questiontext", "questionstem", "query", "squestion", "content")
+_PROMPTS = ("prompt", "messages", "conversations")
+_WEAK_QUESTIONS = ("instruction", "input", "inputs", "ctx", "goal", "sentence", "claim", "statement")
+_ANSWERS = ("answer", "answers", "goldenanswers", "goldanswers", "goldanswer", "finalanswer", "correctanswer",
+            "correctanswers", "bestanswer", "groundtruth", "groundtruths", "expectedanswer", "referenceanswer",
+            "possibleanswers", "shortanswer", "shortanswers", "answerspans", "answersspans", "lsolutions",
+            "finaldecision", "ans")  # fmt: skip
+_INDEXES = ("answerkey", "answeridx", "answerindex", "correctoption", "correctidx", "goldindex", "cop", "correct",
+            "gold", "label")  # fmt: skip
+_TARGETS = ("target", "targets", "output", "completion", "response")
+_SOLUTIONS = ("solution", "solutions")
+# They say where a row is from or what kind it is, which environments tell otherwise.
+_FACTS = re.compile(
+    r"(.*_?id|idx|index|uuid|key|type|level|kind|category|subject|topic|split|difficulty|source|data_source|dataset|url|"
+    r"ability|agent_name|program|call|world|language)",
+    re.IGNORECASE,
 )
+_CURE = 'name the column that is meant: columns={"question": ..., "answer": ...}'
 
 
-def question_of(row: Mapping[str, Any]) -> str | None:
-    """Return the question of a row in one of the forms, None if there is none."""
-    extra = _mapping(row.get("extra_info"))
-    for value in (row.get("question"), row.get("problem"), row.get("Problem"), extra.get("question")):
-        if isinstance(value, str):
+class NeedsSurvey(Exception):
+    """The first row with choices was met, and what its answer is follows from all rows."""
+
+
+class Plan(NamedTuple):
+    """Which of some columns are candidates for what, the first one first."""
+
+    questions: tuple[str, ...]
+    body: str | None  # what stands before a question, as in SVAMP
+    prompt: str | None
+    weak: tuple[str, ...]  # questions only where there are no others
+    answers: tuple[str, ...]
+    indexes: tuple[str, ...]
+    targets: tuple[str, ...]
+    solutions: tuple[str, ...]
+    choices: tuple[str, ...]
+    contexts: tuple[str, ...]
+
+
+@lru_cache(maxsize=256)
+def plan_of(columns: tuple[str, ...]) -> Plan:
+    """Return what the names of columns leave open."""
+    plain: dict[str, list[str]] = {}
+    for column in columns:
+        plain.setdefault(plain_name(column), []).append(column)
+
+    def named(words: Sequence[str]) -> tuple[str, ...]:
+        # The name itself before its other spellings: of a row that was read, `question` is what is asked.
+        return tuple(one for word in words for one in sorted(plain.get(word, ()), key=lambda column: column != word))
+
+    choices = choice_columns(columns)
+    questions = tuple(one for one in named(_QUESTIONS) if one not in choices)
+    body = next(iter(named(("body",))), None) if questions else None
+    answers = tuple(one for one in named(_ANSWERS) if one not in choices)
+    prompt = next(iter(named(_PROMPTS)), None)
+    kinds = questions, body, prompt, named(_WEAK_QUESTIONS), answers, named(_INDEXES), named(_TARGETS)
+    return Plan(*kinds, named(_SOLUTIONS), choices, named(CONTEXTS))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A row as it is played."""
+
+    question: str  # with context and choices
+    golds: tuple[str, ...]  # none where the row has none, or hides it
+    plain: bool  # whether the row's own `answer` says the same
+    used: frozenset[str]  # the columns that were read
+    added: tuple[str, ...] = ()  # columns that became part of the question
+    before: tuple[Message, ...] = ()  # the conversation up to the question
+
+
+def read(
+    row: Mapping[str, Any],
+    survey: Survey | None = None,
+    own: Sequence[str] = (),
+    fixed: Sequence[str] = (),
+    judged: bool = True,
+) -> Reading | None:
+    """Read a row; None if it has no question in any form.
+
+    Args:
+        row: with columns in any of the forms.
+        survey: of all rows of the data set; None for the first pass over it.
+        own: columns that the environment itself reads, so that they are no part of the question.
+        fixed: roles that were named, so that only the column of that name counts.
+        judged: whether texts are compared with the answer; if not, `answer` may hold anything.
+
+    Raises:
+        Fault: if a value is of a wrong kind, or there are two readings.
+        NeedsSurvey: for a row with choices, without a survey.
+    """
+    plan = plan_of(tuple(map(str, row)))
+    asked, used, before = _question(row, plan, fixed)
+    if asked is None:
+        return None
+    contexts = [column for column in plan.contexts if column not in own and column not in used]
+    if "context" in fixed:
+        contexts = ["context"]
+    choices, choice_names = _choices(row, plan, used, own, fixed)
+    try:
+        found, plain, answered = _answer(row, plan, fixed, choices, survey)
+    except Fault:
+        if judged or row.get("answer") is None:
+            raise
+        found, plain, answered = (), True, ["answer"]
+    text, added = asked, []
+    for column in contexts:
+        if about := context_of(row[column]):
+            text = text if about in text else f"{about}\n\n{text}"
+            added.append(column)
+    if choices:
+        added += choice_names
+        text = text if are_in(choices, text) else f"{text}\n\n{block(choices)}"
+    return Reading(text, found, plain, frozenset([*used, *answered, *added]), tuple(added), tuple(before))
+
+
+def survey_row(survey: Survey, row: Any, own: Sequence[str] = (), fixed: Sequence[str] = ()) -> None:
+    """Take account of the answers of a row with choices; one that cannot be read is found when it is read."""
+    if not isinstance(row, Mapping):
+        return
+    plan = plan_of(tuple(map(str, row)))
+    with suppress(Fault):
+        choices, _ = _choices(row, plan, _question(row, plan, fixed)[1], own, fixed)
+        for _, value, _ in _candidates(row, plan, fixed, True) if choices else ():
+            survey.look(value, choices)
+
+
+def _choices(
+    row: Mapping[str, Any], plan: Plan, used: Sequence[str], own: Sequence[str], fixed: Sequence[str]
+) -> tuple[list[Choice], tuple[str, ...]]:
+    """Return the choices of a row, and the columns that they are from."""
+    names = ("choices",) if "choices" in fixed else () if "choices" in own else plan.choices
+    if names and (found := choices_of(row, names)):
+        return found, names
+    inside = object_of(row.get(used[0])) if used else None
+    if isinstance(inside, Mapping) and "choices" in inside:  # ARC's own files
+        return choices_of(inside, ("choices",)), (used[0],)
+    return [], ()
+
+
+def _question(row: Mapping[str, Any], plan: Plan, fixed: Sequence[str]) -> tuple[str | None, list[str], list[Message]]:
+    """Return the question as the row has it, the columns it is from, and the messages before it."""
+    extra = object_of(row.get("extra_info"))
+    names = ("question",) if "question" in fixed else plan.questions
+    texts = {name: text for name in names if (text := _stem(row[name]))}
+    messages = None
+    if plan.prompt and "question" not in fixed:
+        messages = messages_of(row[plan.prompt])
+        if messages is None and (text := text_of(row[plan.prompt], "prompt")):
+            messages = [{"role": "user", "content": text}]
+    last = messages[-1]["content"] if messages else ""
+    if texts:
+        (name, text), *others = texts.items()
+        for other, said in [*others, *([(str(plan.prompt), last)] if last else [])]:
+            if not _holds(said, text) and not _holds(text, said) and not _holds(text, unframed(said)):
+                raise Fault(f"{name} and {other} ask different things; {_CURE}")
+        same = bool(messages) and _holds(text, last)
+        if plan.body and "question" not in fixed and (body := text_of(row[plan.body], plan.body)):
+            return (text if _holds(text, body) else f"{body} {text}"), [name, plan.body], []
+        used = [name, *(other for other, _ in others), *([str(plan.prompt)] if same else [])]
+        return text, used, messages[:-1] if same and messages else []
+    if isinstance(extra, Mapping) and isinstance(extra.get("question"), str) and "question" not in fixed:
+        return extra["question"], ["extra_info"], []
+    if messages:
+        inside = unframed(last)
+        return inside, [str(plan.prompt)], messages[:-1] if inside == last else []
+    weak = {name: text for name in plan.weak if (text := text_of(row[name], name))}
+    if len(weak) > 1 and {plain_name(name) for name in weak} != {"instruction", "input"}:
+        raise Fault(f"{' and '.join(weak)} may both be the question; {_CURE}")
+    return ("\n\n".join(weak.values()) or None) if "question" not in fixed else None, [*weak], []
+
+
+def _stem(value: Any) -> str:
+    value = object_of(value)
+    return text_of(value["stem"] if isinstance(value, Mapping) and "stem" in value else value, "question")
+
+
+def _holds(text: str, part: str) -> bool:
+    return part in text or " ".join(part.split()) in " ".join(text.split())
+
+
+def _answer(
+    row: Mapping[str, Any], plan: Plan, fixed: Sequence[str], choices: Sequence[Choice], survey: Survey | None
+) -> tuple[tuple[str, ...], bool, list[str]]:
+    """Return what is right, whether `answer` of the row says just that, and the columns it is from."""
+    if choices and survey is None:
+        raise NeedsSurvey
+    good: dict[str, tuple[str, ...]] = {}
+    faults: list[Fault] = []
+    for name, value, index in _candidates(row, plan, fixed, bool(choices)):
+        if good and name not in plan.answers and not (choices and index):
+            break
+        try:
+            if index and value in (-1, "-1"):  # as the hub hides the labels of test splits
+                continue
+            if index and not choices and _counts(value):
+                raise Fault(f"{name} names a choice, and the row shows no choices", value)
+            found = right_choice(value, choices, survey, index=index) if choices and survey else golds(value)
+        except Fault as fault:
+            faults.append(fault)
+            continue
+        if found:
+            good[name] = found
+    if not good:
+        if faults:
+            raise faults[0]
+        return (), False, []
+    (name, found), *others = good.items()
+    for other, said in others:
+        if not {*map(_key, found)} & {*map(_key, said)}:
+            raise Fault(f"{name} and {other} are different answers; {_CURE}", (found[0], said[0]))
+    plain = name == "answer" and (is_plain(row["answer"]) and not choices or found == tuple(golds(row["answer"])))
+    return found, plain and not isinstance(row["answer"], bool | Mapping), [*good]
+
+
+def _candidates(
+    row: Mapping[str, Any], plan: Plan, fixed: Sequence[str], chosen: bool
+) -> Iterator[tuple[str, Any, bool]]:
+    """Yield the columns that may hold the answer: name, value, and whether it is the label or number of a choice."""
+    if "answer" in fixed:
+        yield "answer", row.get("answer"), False
+        return
+    for name in plan.answers:
+        yield name, _listed(row[name], name), False
+    if chosen:
+        yield from ((name, row[name], True) for name in plan.indexes)
+    extra, truth = object_of(row.get("extra_info")), object_of(row.get("reward_model"))
+    if isinstance(extra, Mapping):
+        yield from ((f"extra_info.{name}", extra.get(name), False) for name in ("answers", "answer"))
+    if isinstance(truth, Mapping):
+        yield "reward_model", truth.get("ground_truth"), False
+    if not chosen:
+        yield from ((name, row[name], True) for name in plan.indexes)
+    numbers = next((name for name in row if plain_name(str(name)) in ("nums", "numbers")), None)
+    for name in plan.targets:
+        if numbers and plain_name(name) == "target" and row[name] is not None:
+            raise Fault(f"target is to be reached with {numbers}, and is no answer to a question")
+        yield name, _stated(row[name]), False
+    for name in plan.solutions:
+        yield name, _solved(row[name]), False
+
+
+def _counts(value: Any) -> bool:
+    """Whether a value can be the number or the letter of a choice."""
+    return isinstance(value, int | bool) or (isinstance(value, str) and bool(re.fullmatch(r"\W*(\w|\d\d)\W*", value)))
+
+
+def _listed(value: Any, name: str) -> Any:
+    """Return the list that a text holds as JSON, in columns that hold lists."""
+    if isinstance(value, str) and value.startswith("[") and plain_name(name).endswith("s"):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
             return value
-    prompt = row.get("prompt")
-    if isinstance(prompt, Sequence) and not isinstance(prompt, str):
-        asked = [message["content"] for message in prompt if _mapping(message).get("role") == "user"]
-        prompt = asked[-1] if asked else None
-    return _unframed(prompt) if isinstance(prompt, str) else None
+    return value
 
 
-def _unframed(prompt: str) -> str:
-    for before, behind in _FRAMES:
-        if prompt.startswith(before) and behind in prompt:
-            inside = prompt.removeprefix(before).rpartition(behind)[0]
-            return inside.rpartition("Question: ")[2]
-    return prompt
+def _key(text: str) -> str:
+    last = text.rpartition("####")[2].strip().strip("$").casefold().rstrip(".")
+    bare = last.replace(",", "")
+    try:
+        return repr(float(bare))
+    except ValueError:
+        return "".join(last.split())
+
+
+def _stated(value: Any) -> Any:
+    """Return what a completion states as its answer, in a box or behind `####`, else the value."""
+    if isinstance(value, Sequence) and value and isinstance(value[-1], Mapping):
+        value = value[-1].get("content", value)
+    if isinstance(value, str):
+        return boxed(value) or (value.rpartition("####")[2].strip() if "####" in value else value)
+    return value
+
+
+def _solved(value: Any) -> Any:
+    """Return the answer of a worked solution: the last box, what is behind `####`, or all of a line that is short."""
+    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 1:
+        value = value[0]
+    if not isinstance(value, str):
+        return None if isinstance(value, Mapping) or not isinstance(value, int | float) else value
+    stated = _stated(value)
+    if stated == value and (len(value) > 100 or "\n" in value.strip()):
+        raise Fault("the solution states no answer, in a box or behind ####")
+    return stated
+
+
+def boxed(solution: str) -> str | None:
+    r"""Return the last box of a solution; hendrycks MATH also has `\fbox{3}` and `\boxed 3`."""
+    solution = solution.replace("\\fbox", "\\boxed")
+    return boxed_answer(re.sub(r"\\boxed +([^\s{}$]+)", r"\\boxed{\1}", solution))
+
+
+# What environments ask of one row.
+
+
+def question_of(row: Mapping[str, Any], own: Sequence[str] = ()) -> str | None:
+    """Return the question of a row in one of the forms, with its context and choices; None if there is none."""
+    reading = read(row, Survey(), own)
+    return None if reading is None else reading.question
 
 
 def answers_of(row: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what counts as right, the gold answer first; none if the row has none, or hides it."""
-    extra = _mapping(row.get("extra_info"))
-    truth = _mapping(row.get("reward_model")).get("ground_truth")
-    boxed = _boxed(row["solution"]) if isinstance(row.get("solution"), str) else None
-    named = (row.get(name) for name in _ANSWERS)
-    for value in (*named, extra.get("answers"), extra.get("answer"), _mapping(truth).get("target", truth), boxed):
-        texts = tuple(_texts(value))
-        if texts:
-            return texts
-    return ()
+    plan = plan_of(tuple(map(str, row)))
+    return _answer(row, plan, (), _choices(row, plan, plan.questions[:1], (), ())[0], Survey())[0]
+
+
+def opening_of(row: Mapping[str, Any]) -> list[Message]:
+    """Return the messages of a row's conversation before the question: its system message and earlier turns."""
+    plan = plan_of(tuple(map(str, row)))
+    return _question(row, plan, ())[2] if plan.prompt else []
 
 
 def aliases_of(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -80,31 +359,7 @@ def aliases_of(row: Mapping[str, Any]) -> tuple[str, ...]:
     Raises ValueError for a text that begins as a list and is none.
     """
     aliases = row.get("answer_aliases")
-    return tuple(_texts(json.loads(aliases) if isinstance(aliases, str) and aliases.startswith("[") else aliases))
-
-
-def _boxed(solution: str) -> str | None:
-    r"""Return the last box of a solution; hendrycks MATH also has `\fbox{3}` and `\boxed 3`."""
-    solution = solution.replace("\\fbox", "\\boxed")
-    return boxed_answer(re.sub(r"\\boxed +([^\s{}$]+)", r"\\boxed{\1}", solution))
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        yield str(value)
-    elif isinstance(value, str):
-        if value.strip():
-            yield value
-    elif isinstance(value, Sequence):
-        for one in value:
-            yield from _texts(one)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    if isinstance(value, str) and value.startswith("{"):  # some copies hold an object as a JSON text
-        with suppress(ValueError):
-            value = json.loads(value)
-    return value if isinstance(value, Mapping) else {}
+    return golds(json.loads(aliases) if isinstance(aliases, str) and aliases.startswith("[") else aliases)
 
 
 def pairs(value: Any, second: str) -> list[tuple[Any, Any]]:
@@ -119,27 +374,107 @@ def pairs(value: Any, second: str) -> list[tuple[Any, Any]]:
     return [(first, rest) for first, rest in value]
 
 
-def completed(row: Any, columns: tuple[str, ...], where: str) -> dict[str, Any]:
-    """Return a row with these columns: as it is if it has them, else with `question` and `answer` as another form says.
+def completed(
+    row: Any,
+    survey: Survey | None = None,
+    own: Sequence[str] = (),
+    fixed: Sequence[str] = (),
+    judged: bool = True,
+) -> tuple[dict[str, Any], Reading]:
+    """Return a row with `question` and `answer`, as it is if it has them, and how it was read.
 
     Raises:
-        ConfigError: if a column is missing in any form; it lists the columns found and the forms.
+        Fault: if there is no question or no answer in any form, or one is of a wrong kind.
     """
     if not isinstance(row, Mapping):
-        raise ConfigError(f"{where}: a row must be an object with the columns {', '.join(columns)}")
-    if all(column in row for column in columns):
-        return row  # type: ignore[return-value]
-    read: dict[str, Callable[[], Any]] = {"question": lambda: question_of(row), "answer": lambda: _one(answers_of(row))}
-    found = {name: read[name]() for name in columns if name in read and name not in row}
-    missing = [name for name in columns if name not in row and found.get(name) is None]
-    if missing:
-        forms = f"; a row has {FORMS}" if missing[0] in read else ""
-        if missing[0] == "answer" and (named := [name for name in _ANSWERS if name in row]):
-            held = ", ".join(f"{name} is {row[name]!r:.80}" for name in named)
-            raise ConfigError(f"{where}: it names no answer: {held}; leave such rows out{forms}")
-        raise ConfigError(f"{where}: no column {missing[0]!r}; it has: {', '.join(map(str, row))}{forms}")
-    return {**row, **found}
+        raise Fault("a row must be an object with the columns question, answer", row)
+    reading = read(row, survey, own, fixed, judged)
+    if reading is None:
+        held = row.get("question", row.get("problem", row.get("prompt")))
+        if held is None:
+            raise Fault(f"no column 'question'; it has: {_names(row)}; a row has {FORMS}, or {_CURE}")
+        raise Fault("the question is empty")
+    if not reading.golds and not reading.plain:
+        plan = plan_of(tuple(map(str, row)))
+        named = [*plan.answers, *plan.indexes, *plan.targets, *plan.solutions]
+        if not named and "reward_model" not in row and "extra_info" not in row:
+            raise Fault(f"no column 'answer'; it has: {_names(row)}; a row has {FORMS}, or {_CURE}")
+        raise Fault(f"it names no answer: {', '.join(named) or 'reward_model'} is empty; leave such rows out")
+    size = len(reading.question) + sum(len(message["content"]) for message in reading.before)
+    if size > MAX_OBSERVATION_CHARS:
+        raise Fault(f"the question with its context has more than {MAX_OBSERVATION_CHARS:,} characters", size)
+    if reading.plain and reading.question == row.get("question"):
+        return row, reading  # type: ignore[return-value]
+    answer = row["answer"] if reading.plain else reading.golds[0] if len(reading.golds) == 1 else [*reading.golds]
+    return {**row, "question": reading.question, "answer": answer}, reading
 
 
-def _one(answers: tuple[str, ...]) -> str | list[str] | None:
-    return None if not answers else answers[0] if len(answers) == 1 else list(answers)
+def unshown(row: Mapping[str, Any], reading: Reading, own: Sequence[str]) -> list[str]:
+    """Return the columns that a row carries and that no reader looks at, but for facts about it."""
+    named = (*own, "question", "answer", "answer_aliases", *(("extra_info", "reward_model") if _is_verl(row) else ()))
+    rest = [column for column in map(str, row) if column not in reading.used and column not in named]
+    return [column for column in rest if not _FACTS.fullmatch(column) and row.get(column) not in (None, "", [], {})]
+
+
+def _is_verl(row: Mapping[str, Any]) -> bool:
+    return "reward_model" in row or "extra_info" in row
+
+
+def _names(row: Mapping[str, Any]) -> str:
+    text = ", ".join(map(str, row))
+    return text if len(text) <= 300 else f"{text[:300]}..."
+
+
+def renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    """Return a row with the named columns under the names of `ROLES`; parts are joined, as in "Body+Question".
+
+    A column in an object is named by dots, as "extra_info.answer".
+
+    Raises:
+        Fault: if there is no such column.
+    """
+    found, taken = dict[str, Any](), set[str]()
+    for role, source in columns.items():
+        parts = [source] if source in row else source.split("+")
+        values = [_at(row, part.strip()) for part in parts]
+        taken |= {part.strip() for part in parts}
+        found[role] = values[0] if len(values) == 1 else " ".join(text_of(value, source) for value in values)
+    return {**{name: value for name, value in row.items() if name not in taken}, **found}
+
+
+def has_columns(row: Mapping[str, Any], columns: Mapping[str, str]) -> bool:
+    """Whether `renamed` finds all columns; of a row that it has returned it finds none that it took."""
+    try:
+        renamed(row, columns)
+    except Fault:
+        return False
+    return True
+
+
+def _at(row: Mapping[str, Any], path: str) -> Any:
+    if path in row:
+        return row[path]
+    value: Any = row
+    for part in path.split("."):
+        value = object_of(value)
+        if not isinstance(value, Mapping) or part not in value:
+            raise Fault(f"columns names {path!r}, and the row has: {_names(row)}")
+        value = value[part]
+    return value
+
+
+def checked_columns(columns: Any) -> dict[str, str]:
+    """Return the setting `columns`: roles to the names of columns.
+
+    Raises:
+        ConfigError: for anything else.
+    """
+    if columns is None:
+        return {}
+    if not isinstance(columns, Mapping) or not all(isinstance(one, str) and one for one in columns.values()):
+        raise ConfigError(f"columns is {columns!r:.100}; it must be a dict from {', '.join(ROLES)} to names of columns")
+    others = {"options": "choices", "passage": "context"}
+    named = {others.get(str(role), str(role)): column for role, column in columns.items()}
+    if odd := [role for role in named if role not in ROLES]:
+        raise ConfigError(f"columns names {odd[0]!r}; known: {', '.join(ROLES)}")
+    return named

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -34,6 +35,8 @@ from agent_gym.rewards import (
     number_match,
     plain_number,
 )
+from agent_gym.row_opening import RowOpening
+from agent_gym.row_reader import read_given, rules_of
 from agent_gym.tools import HermesParser, Parser, Tool, ToolCall, ToolResult, tool
 
 _WORD = re.compile(r"\w[\w'-]*")
@@ -187,11 +190,12 @@ class ToolEnv(TextEnv):
                 one.reward = plain_number(one.reward, f"the reward of tool {name!r}", self.place)
 
 
-class QuestionEnv(ToolEnv):
+class QuestionEnv(RowOpening, ToolEnv):
     """Ask a question, let the policy call tools, score its answer.
 
     ## Description
-    The first message is the row's `question`. Turns that call tools are answered by the tools; the first turn without
+    The first message is the row's `question`, with its choices and its context where it has them; the messages of a chat
+    open the episode as they are. Turns that call tools are answered by the tools; the first turn without
     a call is the answer.
 
     ## Action
@@ -206,14 +210,19 @@ class QuestionEnv(ToolEnv):
     and `f1`, as HotpotQA computes them, whatever `score` says.
 
     Args:
-        questions: rows with `question` and `answer`, or such rows by split. Rows may have more columns, for `score`.
+        questions: rows with `question` and `answer`, in any of the forms of row_forms.py: a list, a data set of
+            `datasets`, a table of pandas, or such by split; or a file, a folder or a name on the hub, as `load_splits`
+            reads them. All are read and checked here. Rows may have more columns, for `score`.
         tools: typed functions with a docstring, or `Tool`s.
-        score: from a stated answer and its row to 0..1, where 1 is success. By default 1 for the same number or the
+        columns: names of other columns, as {"question": "Body+Question", "answer": "Answer"}.
+        skip_bad: whether rows that cannot be used are left out, and counted on stderr.
+        score: from a stated answer and its row to 0..1, where 1 is success. It may read an `answer` of any
+            kind. By default 1 for the same number or the
             same words. Words are compared as HotpotQA does, unless digits, signs or single letters are among them.
         **kwargs: see `ToolEnv`.
 
     Raises:
-        ConfigError: if a row lacks `question` or `answer`, or there are no rows.
+        ConfigError: if rows have no question, or no answer that a text can be compared with, or there are no rows.
     """
 
     reward_weights: ClassVar[Mapping[str, float]] = {"answer": 1.0, "format": 0.0}
@@ -223,31 +232,29 @@ class QuestionEnv(ToolEnv):
 
     def __init__(
         self,
-        questions: Sequence[Question] | Mapping[str, Sequence[Question]],
+        questions: Sequence[Question] | Mapping[str, Sequence[Question]] | str | Path,
         tools: Sequence[Tool | Callable[..., str | ToolResult]] = (),
         *,
         score: Score | None = None,
+        columns: Mapping[str, str] | None = None,
+        skip_bad: bool = False,
         **kwargs: Any,
     ) -> None:
-        splits = questions if isinstance(questions, Mapping) else {"train": questions}
-        for split, rows in splits.items():
-            if not rows:
-                raise ConfigError(f"split {split!r} has no questions; give at least one row")
-            for number, row in enumerate(rows):
-                if missing := " and no ".join(name for name in ("question", "answer") if name not in row):
-                    raise ConfigError(f"row {number} of split {split!r} has no {missing}: {row!r:.200}")
+        self.rules = rules_of(columns, skip_bad=skip_bad, judged=score is None)
+        self.row_system = kwargs.get("system_prompt") is None
+        splits = read_given(questions, self.rules, "questions")
         super().__init__(splits, tools=[one if isinstance(one, Tool) else tool(one) for one in tools], **kwargs)
         self._score = score or same_answer
 
     def begin(self, task: Question) -> str:
-        self._row = task
-        return str(task["question"])
+        self._row = row = self.rules.again(task)
+        return self.open_row(row)
 
     def answer(self, text: str) -> Reply:
         stated = final_answer(text)
         given = 0.0 if stated is None else self._score(stated, self._row)
         score = plain_number(given, "what the function score returned", self.place)
-        golds = _golds(self._row)
+        golds = gold_texts(self._row)
         em, f1 = (max(exact_match(stated, gold) for gold in golds), max(f1_score(stated, gold)[0] for gold in golds))
         metrics = {"em": em, "f1": f1}
         terms = {"answer": score, "format": answer_format(text)}
@@ -256,7 +263,7 @@ class QuestionEnv(ToolEnv):
 
 def same_answer(stated: str, row: Question) -> float:
     """1.0 if the stated answer is the row's `answer`, or one of several in a list, as a number or in words."""
-    return max(_same(stated, gold) for gold in _golds(row))
+    return max(_same(stated, gold) for gold in gold_texts(row))
 
 
 def _same(stated: str, gold: str) -> float:
@@ -287,9 +294,11 @@ def _plain_words(text: str) -> list[str]:
     return [word.lstrip(_AROUND).rstrip(_AROUND + ".,;:!?") or word for word in text.split()]
 
 
-def _golds(row: Question) -> list[str]:
+def gold_texts(row: Question) -> list[str]:
+    """Return the texts that are right for a row with an `answer`; of a worked solution what is behind its `####`."""
     gold = row["answer"]
-    return [str(one) for one in gold] if isinstance(gold, list | tuple) and gold else [str(gold)]
+    texts = [str(one) for one in gold] if isinstance(gold, list | tuple) and gold else [str(gold)]
+    return [text.rpartition("####")[2].strip() or text for text in texts]
 
 
 def words_of(text: str) -> list[str]:

@@ -10,7 +10,8 @@ import pytest
 
 import agent_gym
 from agent_gym import ConfigError
-from agent_gym.data import CompletedRows, load_splits
+from agent_gym.data import load_splits
+from agent_gym.row_reader import MappedRows
 from agent_gym.row_forms import answers_of, question_of
 from agent_gym.testing import expert_episode
 from agent_gym.tool_env import QuestionEnv
@@ -83,7 +84,7 @@ def test_rows_of_the_hub_are_read_when_they_are_needed(monkeypatch: pytest.Monke
     loaded = datasets.DatasetDict({"train": datasets.Dataset.from_list(rows)})
     monkeypatch.setattr(datasets, "load_dataset", lambda name, config: loaded)
     splits = load_splits("some/math-rows", columns=("question", "answer"))
-    assert isinstance(splits["train"], CompletedRows) and [row["answer"] for row in splits["train"]] == ["2"] * 3
+    assert isinstance(splits["train"], MappedRows) and [row["answer"] for row in splits["train"]] == ["2"] * 3
     env: Any = agent_gym.make("AgentR1/ReTool-v0", data="some/math-rows")
     assert [row["question"] for row in env.tasks["train"]] == [math["question"], "What is $1+1$?"]
 

@@ -27,7 +27,7 @@ from agent_gym.gateway import agent_env
 from agent_gym.registry import EnvLike, check_env_id, recipe
 from agent_gym.registry.from_data import allow, env_from_data
 from agent_gym.rollout import derive_seed
-from agent_gym.row_forms import completed
+from agent_gym.row_reader import read_given, rules_of
 from agent_gym.tool_env import QuestionEnv
 from agent_gym.trainers.selection import fresh_tasks
 
@@ -87,9 +87,7 @@ def as_tasks(rows: Rows, name: str, env: EnvLike | None = None) -> Dataset:
                 "questions without tools, give the rows to the environment, env=lambda: QuestionEnv(rows, tools=[f]), "
                 "or name its tasks with task_dataset()"
             )
-        wanted = ("question", "answer")
-        questions = [completed(row, wanted, f"{name}, row {number}") for number, row in enumerate(rows)]
-        return task_dataset(partial(QuestionEnv, questions))
+        return task_dataset(partial(QuestionEnv, read_given(rows, rules_of(), name)))
     dataset = rows if isinstance(rows, Dataset) else Dataset.from_list([{**row} for row in rows])
     check_task_columns(dataset, name)
     return dataset

@@ -25,7 +25,7 @@ from agent_gym.prepare.recipes import Hub, Recipe, Table
 from agent_gym.prepare.rows import Row
 from agent_gym.search import files
 from agent_gym.search.base import Document
-from agent_gym.search.sources import SUFFIXES, Source, existing, read_documents, read_rows
+from agent_gym.search.sources import Source, existing, read_documents
 
 NO_SPLIT = "all"  # of a file whose name holds no split; environments take it for train
 # Until what is made of them is finished. It is deleted then, so the name must be one that no folder of a user has.

@@ -6,11 +6,7 @@ and line each document stands.
 
 from __future__ import annotations
 
-import codecs
-import gzip
 import hashlib
-import json
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,12 +14,11 @@ from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any
-
-import ijson
+from typing import Any
 
 from agent_gym.data import load_splits
-from agent_gym.errors import ConfigError, require
+from agent_gym.errors import ConfigError
+from agent_gym.row_files import SUFFIXES, read_rows, suffix_of
 from agent_gym.row_forms import pairs
 from agent_gym.search import corpus as corpora
 from agent_gym.search.base import Document
@@ -49,7 +44,7 @@ class Source:
 def read_documents(path: str | Path, *, id: str = "_id", title: str = "title", text: str = "text") -> Source:
     """Read a file with one document per row, by default BEIR's `corpus.jsonl` or `corpus.jsonl.gz`.
 
-    The file ends in .jsonl, .json (a list) or .parquet; the first two may be compressed, then with .gz. `id` (a text or
+    The file is one that `row_files` reads: JSON lines, a JSON list, CSV, TSV, Parquet. `id` (a text or
     a whole number), `title` (documents may lack it) and `text` name the columns. When it is read, a `ConfigError` names
     the file and line of what is wrong.
     """
@@ -99,7 +94,7 @@ def open_source(name: str | Path) -> Source:
     """Read whatever `name` names: a file of documents, a file of HotpotQA's questions, or a data set of the hub."""
     path = Path(name).expanduser()
     if not path.exists() and str(name).count("/") <= 1 and not str(name).startswith((".", "/", "~")):
-        if not path.name.endswith(SUFFIXES):
+        if not suffix_of(path.name):
             return read_dataset(str(name))
     _, first = next(read_rows(existing(path)), ("", {}))
     return read_hotpotqa(path) if "context" in first else read_documents(path)
@@ -181,68 +176,6 @@ def existing(path: str | Path) -> Path:
     path = Path(path).expanduser()
     if not path.is_file():
         raise ConfigError(f"no such file: {str(path)!r}")
-    if not path.name.endswith(SUFFIXES):
+    if not suffix_of(path.name):
         raise ConfigError(f"{path}: its name does not show what it holds; it must end in {', '.join(SUFFIXES)}")
     return path
-
-
-def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
-    """Read the rows of a file with their places; raise `ConfigError` for a row that is no object or cannot be read."""
-    reader = next(reader for suffix, reader in _READERS.items() if path.name.endswith(suffix))
-    place = ""
-    try:
-        for place, row in reader(path):
-            if not isinstance(row, Mapping):
-                raise ConfigError(f"{path}, {place}: a row must be an object, and is {str(row)[:50]!r}")
-            yield f"{path}, {place}", row
-    except ConfigError:
-        raise
-    except (OSError, EOFError, ValueError, zlib.error) as error:  # ValueError: not UTF-8, not JSON, or not parquet
-        after = f", after {place}" * bool(place)
-        raise ConfigError(f"{path}{after}: cannot be read: {error}") from error
-
-
-def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
-
-
-def _lines(path: Path) -> Iterator[tuple[str, Any]]:
-    with _open(path) as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                try:
-                    yield f"line {number}", json.loads(line)
-                except ValueError as error:
-                    raise ConfigError(f"{path}, line {number}: not valid JSON: {error}") from error
-
-
-def _list(path: Path) -> Iterator[tuple[str, Any]]:
-    """Read the examples of a JSON list one by one: HotpotQA's have half a gigabyte, in one line."""
-    with _open(path) as file:
-        beginning = file.read(1 << 16)
-        if not beginning.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
-            raise ConfigError(f"{path}: must hold a JSON list of examples")
-        file.seek(len(codecs.BOM_UTF8) if beginning.startswith(codecs.BOM_UTF8) else 0)
-        number = 0
-        try:
-            for number, row in enumerate(ijson.items(file, "item", use_float=True), 1):
-                yield f"example {number - 1}", row
-        except ijson.JSONError as error:
-            raise ConfigError(f"{path}, example {number}: not valid JSON: {' '.join(str(error).split())}") from error
-
-
-def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
-    require("pyarrow", "train")
-    import pyarrow.parquet
-
-    with pyarrow.parquet.ParquetFile(path) as file:
-        batches = (batch.to_pylist() for batch in file.iter_batches(batch_size=1024))
-        yield from ((f"row {number}", row) for number, row in enumerate(chain.from_iterable(batches)))
-
-
-_READERS: dict[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {
-    **dict.fromkeys((".jsonl", ".jsonl.gz"), _lines),
-    **dict.fromkeys((".json", ".json.gz"), _list),
-    ".parquet": _parquet,
-}
-SUFFIXES = tuple(_READERS)

@@ -6,16 +6,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from agent_gym.data import EMBEDDED, Splits, load_splits
+from agent_gym.data import EMBEDDED, Row, Splits
 from agent_gym.env import Reply
 from agent_gym.envs.gsm8k.calculator import calculator
 from agent_gym.envs.gsm8k.embedded import GeneratedProblems
 from agent_gym.envs.gsm8k.protocols import ARGUMENT, PROTOCOLS, TOOL, AnswerTool, checked, strict_match
 from agent_gym.envs.gsm8k.scoring import same_number, stated_answer
-from agent_gym.errors import ConfigError, only_embedded
+from agent_gym.errors import only_embedded
 from agent_gym.protocols import takes_protocol
 from agent_gym.rewards import answer_format, parse_number
-from agent_gym.row_forms import answers_of, question_of
+from agent_gym.row_golds import Fault, golds
+from agent_gym.row_opening import RowOpening
+from agent_gym.row_reader import Rules, load, rules_of
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import Tool, ToolCall, ToolResult
 
@@ -24,7 +26,7 @@ _HASTE = 0.7
 _ANNOTATION = re.compile(r"<<([^<>=]+)=([^<>]*)>>")
 
 
-class GSM8KEnv(ToolEnv):
+class GSM8KEnv(RowOpening, ToolEnv):
     """Grade-school word problems, solved with a calculator.
 
     ## Description
@@ -54,7 +56,9 @@ class GSM8KEnv(ToolEnv):
 
     ## Arguments
     - `data`: "embedded" (default), a local file or folder with the columns question and answer, or as verl and Agent-R1
-      write them (agent_gym/row_forms.py), or "openai/gsm8k".
+      write them (agent_gym/row_forms.py), or "openai/gsm8k". All rows are checked: each needs a number as its answer.
+    - `columns`: names of other columns, as {"question": "Body+Question", "answer": "Answer"}.
+    - `skip_bad`: whether rows that cannot be played are left out, and counted on stderr. False (default): an error.
     - `difficulty`: 1 to 5, of embedded problems: so many calculations, and from 3 on one to three sentences with idle
       numbers. None (default): 1 to 4 calculations, mixed, and no idle numbers.
     - `use_calculator`: False removes the tool.
@@ -93,37 +97,40 @@ class GSM8KEnv(ToolEnv):
         self,
         data: str = EMBEDDED,
         *,
+        columns: Mapping[str, str] | None = None,
+        skip_bad: bool = False,
         protocol: str | None = None,
         difficulty: int | None = None,
         use_calculator: bool = True,
         system_prompt: str | None = None,
         **kwargs: Any,
     ) -> None:
+        self.row_system = system_prompt is None and not protocol
         if system_prompt is None and not use_calculator:
             system_prompt = self.no_tool_system_prompt
         self.protocol = PROTOCOLS[protocol] if protocol else None
+        self.rules = rules_of(columns, check=None if protocol else self.check_row, skip_bad=skip_bad)
         tools: list[Tool] = [calculator] if use_calculator else []
         if self.protocol and self.protocol.about:
             summary, about = self.protocol.about
             tools = [AnswerTool(TOOL, summary, ARGUMENT, about, self._judge)]
-        super().__init__(problems(data, difficulty), tools=tools, system_prompt=system_prompt, **kwargs)
+        tasks = problems(data, difficulty, self.rules)
+        super().__init__(tasks, tools=tools, system_prompt=system_prompt, **kwargs)
+
+    @staticmethod
+    def check_row(row: Row) -> None:
+        """Raise `ConfigError` for a row, with `question` and `answer`, whose answer is not one number."""
+        if None in map(parse_number, map(gold_answer, golds(row["answer"]))):
+            cure = "AgentR1/ReTool-v0 compares fractions and expressions, too"
+            raise Fault(f"the answer is not one number, so that no answer could be right; {cure}", row["answer"])
 
     def gold(self, task: Any) -> list[str]:
-        return [gold_answer(text) for text in answers_of(task)]
+        return [gold_answer(text) for text in golds(self.rules.again(task)["answer"])]
 
     def begin(self, task: Any) -> str:
-        row = task if isinstance(task, Mapping) else {}
-        question, answers = question_of(row), answers_of(row)
-        if not answers and isinstance(row.get("answer"), str):
-            answers = ("",)  # there is one, and it is blank
-        if question is None or not answers:
-            raise ConfigError(f"a GSM8K task is a dict with question and answer, got {task!r:.200}")
+        row = self.rules.again(task)
+        question, answers = self.open_row(row), golds(row["answer"])
         self._worked, self._golds = answers[0], [gold_answer(worked) for worked in answers]
-        if not self.protocol and None in map(parse_number, self._golds):
-            raise ConfigError(
-                f"the answer {answers!r:.200} of a GSM8K task is not one number, so that no answer could be right; "
-                "AgentR1/ReTool-v0 compares fractions and expressions, too"
-            )
         self._hasty = False
         return question + self.protocol.suffix if self.protocol else question
 
@@ -167,12 +174,12 @@ class GSM8KEnv(ToolEnv):
         return "\n".join(self.parser.render("calculator", {"expression": expression}) for expression, _ in due)
 
 
-def problems(data: str, difficulty: int | None = None) -> Splits:
+def problems(data: str, difficulty: int | None, rules: Rules) -> Splits:
     """Return the splits of a GSM8K data source: "embedded", perhaps of one difficulty, a path, or a hub name."""
     only_embedded("difficulty", difficulty, data)
     if data == EMBEDDED:
         return GeneratedProblems.splits(difficulty=difficulty)
-    return load_splits(data, columns=("question", "answer"), config="main")
+    return load(data, rules, config="main")
 
 
 def annotated_steps(answer: str) -> list[tuple[str, str]]:

@@ -12,16 +12,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent_gym.data import EMBEDDED, Row, Splits, load_splits
+from agent_gym import row_reader
+from agent_gym.data import EMBEDDED, Row, Splits
 from agent_gym.envs.hotpotqa.embedded import LEVELS, GeneratedQuestions
 from agent_gym.errors import ConfigError, at_difficulty, only_embedded, some_of
 from agent_gym.row_forms import aliases_of, answers_of, pairs, question_of
+from agent_gym.row_golds import Fault, plain_name
+from agent_gym.row_reader import ReadRows, Rules, rules_of, say_once
+from agent_gym.row_splits import FolderSplits
 from agent_gym.search import Document
 from agent_gym.search.sources import hotpotqa_paragraphs
 
-COLUMNS = ("question", "answer")
-_SPLIT_NAMES = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
-
+OWN = (
+    "context", "paragraphs", "supporting_facts", "question_decomposition", "metadata", "answerable", "evidences",
+    "evidences_id", "entity_ids", "answer_id", "answers_objects", "gold_ids",
+)  # fmt: skip
+"""Columns that the environment reads, or that say no more than others do: what they hold is searched and not shown."""
+_SPLIT_NAMES = {"dev": "validation", "valid": "validation"}
+_TEXTS = ("text", "paragraphtext", "sentences", "content", "contents", "passagetext", "snippet", "body")
 
 LADDER: tuple[Mapping[str, Any], ...] = (
     {"levels": LEVELS},
@@ -50,7 +58,7 @@ def read_question(row: Any) -> Question:
     `ConfigError` if it is no row of HotpotQA.
     """
     problem = f"a HotpotQA task is a dict with question, answer, supporting_facts and context, got {row!r:.200}"
-    question = question_of(row) if isinstance(row, Mapping) else None
+    question = question_of(row, (*OWN, "choices")) if isinstance(row, Mapping) else None
     if question is None or not (answers_of(row) or row.get("context")):
         raise ConfigError(problem)
     if not answers_of(row):
@@ -74,8 +82,19 @@ def paragraphs(rows: Iterable[Mapping[str, Any]]) -> list[Document]:
     return list(hotpotqa_paragraphs(map(official, rows)))
 
 
+def check_row(row: Row) -> None:
+    """Raise `ConfigError` for a row, with `question` and `answer`, that cannot be played or searched."""
+    read_question(row)
+    for title, sentences in pairs(official(row).get("context") or [], "sentences"):
+        if not title or not all(isinstance(text, str) for text in (title, *sentences)):
+            raise Fault("the context holds a paragraph that is no title and texts", (title, sentences))
+
+
+RULES = rules_of(own=OWN, check=check_row)
+
+
 def questions(
-    data: str, levels: Sequence[str] | None = None, difficulty: int | None = None
+    data: str, levels: Sequence[str] | None = None, difficulty: int | None = None, rules: Rules = RULES
 ) -> tuple[Splits, list[Sequence[Row]]]:
     """Return the splits of a data source, and the rows whose paragraphs are searched together: none of "embedded".
 
@@ -86,14 +105,22 @@ def questions(
     levels = None if levels is None else some_of("levels", levels, LEVELS)
     if data == EMBEDDED:
         return GeneratedQuestions.splits(**at_difficulty(difficulty, LADDER, levels=levels)), []
-    splits = load(data)
+    splits = load(data, rules)
     searched = distinct(splits)
     if levels is not None:
-        splits = {split: [row for row in rows if row.get("level") in levels] for split, rows in splits.items()}
+        splits = _like(splits, {split: _at_levels(rows, levels) for split, rows in splits.items()})
     for split, rows in splits.items():
         if not rows:
             raise ConfigError(f"{data}: split {split!r} has no question of the levels {', '.join(levels or LEVELS)}")
     return splits, searched
+
+
+def _at_levels(rows: Sequence[Row], levels: Sequence[str]) -> Sequence[Row]:
+    return [row for row in rows if row.get("level") in levels]
+
+
+def _like(splits: Splits, others: dict[str, Any]) -> Splits:
+    return FolderSplits(others) if isinstance(splits, FolderSplits) else others
 
 
 def distinct(splits: Splits) -> list[Sequence[Row]]:
@@ -101,32 +128,37 @@ def distinct(splits: Splits) -> list[Sequence[Row]]:
     return list({id(rows): rows for rows in splits.values()}.values())
 
 
-def load(data: str | Path) -> dict[str, Sequence[Row]]:
+def load(data: str | Path, rules: Rules = RULES) -> Splits:
     """Load the rows of a file, a folder or a hub name. The dev split serves as test where there is none.
 
-    A file is one split, that of its name. A folder holds `train.json` and so on, or files under their official names,
-    such as hotpot_dev_distractor_v1.json. Those for the full wiki, which come without the gold paragraphs, and test
-    files, whose answers are not public, are passed over. `ConfigError` as `load_splits`, and if two files are of the
-    same split.
+    In a folder with the official files those for the full wiki, which come without the gold paragraphs, and test files,
+    whose answers are not public, are passed over; elsewhere a test split without answers is. Rows that MuSiQue marks as
+    ones without an answer are left out. `ConfigError` as `row_reader.load`.
     """
-    path = Path(data).expanduser()
-    splits: dict[str, Sequence[Row]] = {}
-    for file in sorted(path.iterdir()) if path.is_dir() else []:
-        words = re.split(r"[_.]", file.name)
-        split = next((_SPLIT_NAMES[word] for word in words if word in _SPLIT_NAMES), None)
-        if split is None or words[0] not in ("hotpot", "musique") or "fullwiki" in words or "test" in words:
-            continue
-        if split in splits:
-            raise ConfigError(f"{data} holds two files of the split {split!r}; give the folder or file of one")
-        (splits[split],) = load_splits(str(file), columns=COLUMNS).values()
-    if not splits:
-        loaded = load_splits(data, columns=COLUMNS, config="distractor" if "hotpot" in str(data) else None)
-        splits = {_SPLIT_NAMES.get(split, split): rows for split, rows in loaded.items()}
-    if len(splits) > 1 and "test" in splits and not splits["test"][0].get("answer"):
-        del splits["test"]  # 2WikiMultihopQA's answers, as HotpotQA's, are not public
-    if "validation" in splits and not path.is_file():
+    config = "distractor" if "hotpot" in str(data) else None
+    loaded = row_reader.load(data, rules, config, _is_passed_over)
+    splits: dict[str, Any] = {}
+    for name, rows in loaded.items():
+        splits[name if _SPLIT_NAMES.get(name) in loaded else _SPLIT_NAMES.get(name, name)] = _answerable(rows, data)
+    if "validation" in splits and not Path(data).expanduser().is_file():
         splits.setdefault("test", splits["validation"])
-    return splits
+    return _like(loaded, splits)
+
+
+def _is_passed_over(file: Path) -> bool:
+    words = re.split(r"[_.]", file.name)
+    return words[0] in ("hotpot", "musique") and bool({"fullwiki", "test"} & {*words})
+
+
+def _answerable(rows: Sequence[Row], data: str | Path) -> Sequence[Row]:
+    if not any("answerable" in row for row in rows[:1]):
+        return rows
+    kept = ReadRows(row for row in rows if row.get("answerable") is not False)
+    if len(kept) < len(rows):
+        say_once(f"{data}: {len(rows) - len(kept):,} of {len(rows):,} rows are left out: answerable is false")
+    if not kept:
+        raise ConfigError(f"{data}: no row is answerable")
+    return kept if len(kept) < len(rows) else rows
 
 
 def official(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -139,9 +171,12 @@ def official(row: Mapping[str, Any]) -> Mapping[str, Any]:
         if "context" not in row and isinstance(metadata := row.get("metadata"), Mapping):
             row = {**metadata, **row}
         texts = {name: row[name] for name in ("supporting_facts", "context") if isinstance(row.get(name), str)}
+        texts = {name: text for name, text in texts.items() if text.lstrip()[:1] in ("[", "{")}
         row = {**row, **{name: json.loads(text) for name, text in texts.items()}} if texts else row
         if isinstance(context := row.get("context"), Mapping) and "content" in context:
             row = {**row, "context": {"title": context["title"], "sentences": context["content"]}}
+        elif isinstance(context, str | list) and any(isinstance(one, str | Mapping) for one in _listed(context)):
+            row = {**row, "context": [_titled(one, n) for n, one in enumerate(_listed(context), 1)]}
         return row
     # In the order of the decomposition, which is the order in which one would search.
     steps = [step.get("paragraph_support_idx") for step in row.get("question_decomposition") or ()]
@@ -157,3 +192,21 @@ def official(row: Mapping[str, Any]) -> Mapping[str, Any]:
         "supporting_facts": [[paragraph["title"], 0] for paragraph in gold],
         "context": [[paragraph["title"], [paragraph["paragraph_text"]]] for paragraph in [*others, *gold]],
     }
+
+
+def _listed(context: Any) -> list[Any]:
+    return [context] if isinstance(context, str) else context
+
+
+def _titled(paragraph: Any, number: int) -> Any:
+    """Return a paragraph that is a text, or an object with a title and a text, as HotpotQA's pair."""
+    if isinstance(paragraph, str):
+        return [f"Paragraph {number}", [paragraph]]
+    if not isinstance(paragraph, Mapping):
+        return paragraph
+    keys = {plain_name(str(key)): value for key, value in paragraph.items()}
+    text = next((keys[name] for name in _TEXTS if keys.get(name)), None)
+    if isinstance(text, str) or (isinstance(text, list) and all(isinstance(one, str) for one in text)):
+        return [keys.get("title") or f"Paragraph {number}", [text] if isinstance(text, str) else text]
+    named = ", ".join(map(str, paragraph))[:100]
+    raise Fault(f"the context holds a paragraph of a form that is not known (keys: {named})")

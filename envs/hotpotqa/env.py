@@ -7,7 +7,15 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from agent_gym.env import Reply
-from agent_gym.envs.hotpotqa.data import EMBEDDED, official, paragraphs, questions, read_question
+from agent_gym.envs.hotpotqa.data import (
+    EMBEDDED,
+    OWN,
+    check_row,
+    official,
+    paragraphs,
+    questions,
+    read_question,
+)
 from agent_gym.envs.hotpotqa.embedded.world import get_world
 from agent_gym.envs.hotpotqa.protocols import PROTOCOLS, Browser, RagenParser, first_characters
 from agent_gym.envs.hotpotqa.scoring import REWARDS, TERMS, UNANSWERED, Judge, render
@@ -15,6 +23,8 @@ from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, described, 
 from agent_gym.formats.react import ReActParser
 from agent_gym.protocols import prompt_file, takes_protocol
 from agent_gym.rewards import answer_format, preset_weights, tagged_answer
+from agent_gym.row_opening import RowOpening
+from agent_gym.row_reader import rules_of
 from agent_gym.search import BM25Retriever, Hit, Retriever
 from agent_gym.search.base import TokenLimit
 from agent_gym.search.engines import ENGINES, open_retriever
@@ -42,7 +52,7 @@ DIRECT = "Answer the question. Think about it, then write the answer as briefly 
 REACT = prompt_file(__file__, "react-chat.txt")
 
 
-class HotpotQAEnv(ToolEnv):
+class HotpotQAEnv(RowOpening, ToolEnv):
     """Multi-hop questions, answered by searching.
 
     ## Description
@@ -85,6 +95,8 @@ class HotpotQAEnv(ToolEnv):
 
     ## Arguments
     - `data`: "embedded" (default), an official JSON file, a folder with such files, or "hotpotqa/hotpot_qa".
+    - `columns`: names of other columns, as {"question": "query", "answer": "gold"}.
+    - `skip_bad`: whether rows that cannot be played are left out, and counted on stderr. False (default): an error.
     - `corpus`: what is searched: a folder or file (agent_gym.search.corpus, BEIR's corpus.jsonl), or a hub name. By
       default each embedded question searches its own world, and other data the paragraphs of all its questions.
     - `retriever`: "bm25" (default), the folder of an index of `corpus`, the address of a server that speaks Search-R1's
@@ -131,6 +143,8 @@ class HotpotQAEnv(ToolEnv):
         self,
         data: str = EMBEDDED,
         *,
+        columns: Mapping[str, str] | None = None,
+        skip_bad: bool = False,
         protocol: str | None = None,
         retriever: str | Retriever = "bm25",
         corpus: str | None = None,
@@ -163,7 +177,9 @@ class HotpotQAEnv(ToolEnv):
         self._top_k = whole_number("top_k", top_k, 1)
         self._passage_tokens = whole_number("max_passage_tokens", max_passage_tokens, 1)
         self._observation_tokens = whole_number("max_observation_tokens", max_observation_tokens, 1)
-        tasks, rows = self.load_tasks(data, levels, difficulty)
+        self.rules = rules_of(columns, own=OWN, check=check_row, skip_bad=skip_bad)
+        self.row_system = system_prompt is None and not protocol
+        tasks, rows = self.load_tasks(data, levels, difficulty, self.rules)
         self._browser = Browser(self._find, self._write)
         known = self._browser.tools
         if not (self.protocol and self.protocol.browses):
@@ -200,10 +216,12 @@ class HotpotQAEnv(ToolEnv):
         self._limit = TokenLimit(self.renderer)
 
     def gold(self, task: Any) -> list[str]:
-        return [*read_question(task).answers]
+        return [*read_question(self.rules.again(task)).answers]
 
     def begin(self, task: Any) -> str:
+        task = self.rules.again(task)
         question = read_question(task)
+        self.open_row(task)
         self._judge = Judge(question)
         self._task, self._found = task, list[str]()
         self._browser.begin()

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.data import GeneratedRows, Row, Splits
-from agent_gym.envs.hotpotqa.data import EMBEDDED, distinct, load, questions
+from agent_gym.envs.hotpotqa.data import EMBEDDED, RULES, distinct, load, questions
 from agent_gym.envs.hotpotqa.embedded import GeneratedQuestions
 from agent_gym.envs.hotpotqa.env import HotpotQAEnv
 from agent_gym.errors import ConfigError
+from agent_gym.row_reader import Rules
+from agent_gym.row_splits import FolderSplits
 
 
 class HotpotQAFullWikiEnv(HotpotQAEnv):
@@ -60,7 +62,7 @@ class Mixture(GeneratedRows):
 
 
 def mixture(
-    data: Any, levels: Sequence[str] | None = None, difficulty: int | None = None
+    data: Any, levels: Sequence[str] | None = None, difficulty: int | None = None, rules: Rules = RULES
 ) -> tuple[Splits, list[Sequence[Row]]]:
     """Load sources, "embedded", files, folders or names on the hub, and mix them; return what `questions` does.
 
@@ -68,7 +70,7 @@ def mixture(
         ConfigError: if there is no source, one cannot be read, or levels are given, which a mixture does not have.
     """
     if difficulty is not None:
-        return questions(data, levels, difficulty)
+        return questions(data, levels, difficulty, rules)
     if levels is not None:
         raise ConfigError("levels are HotpotQA's; a mixture has none, so leave them out")
     names = [data] if isinstance(data, str | Path) else list(data)
@@ -76,18 +78,20 @@ def mixture(
         raise ConfigError("data names no source; give 'embedded', files, folders or names on the hub")
     sources: dict[str, list[Sequence[Row]]] = {}
     searched: list[Sequence[Row]] = []
+    folders = False
     for name in names:
         if name == EMBEDDED:
             for split, rows in questions(EMBEDDED)[0].items():
                 three_hops = GeneratedQuestions(split, levels=("easy", "medium"), hops=3)
                 sources.setdefault(split, []).append(Mixture([rows, three_hops]))
             continue
-        loaded = load(name)
+        loaded = load(name, rules)
+        folders |= isinstance(loaded, FolderSplits)
         searched += distinct(loaded)
         for split, rows in loaded.items():
-            answerable = [row for row in rows if row["answerable"]] if "answerable" in rows[0] else rows
-            sources.setdefault(split, []).append(answerable)
-    return {split: Mixture(parts) for split, parts in sources.items()}, searched
+            sources.setdefault(split, []).append(rows)
+    mixed = {split: Mixture(parts) for split, parts in sources.items()}
+    return FolderSplits(mixed) if folders else mixed, searched
 
 
 class MultiHopQAEnv(HotpotQAEnv):

@@ -3,7 +3,7 @@
 A folder holds the papers as `papers.jsonl`, one per line, `{"paper_id", "title", "abstract", "year", "references"}` and
 `authors` if they are known; a reference to a paper that is not in it is left out, since no dump of the literature is
 complete. The questions are in `train.jsonl`, `validation.jsonl` (or `dev.jsonl`) and `test.jsonl`, or as one
-`queries.jsonl`, which is the split "train". Names may end in anything that `agent_gym.search.sources` reads. A question
+`queries.jsonl`, which is the split "train". Names may end in anything that `agent_gym.row_files` reads. A question
 is `{"query_id", "question", "papers"}`, perhaps with `related` (papers near to the answer), or a row of PaSa's
 AutoScholarQuery and RealScholarQuery (arXiv:2501.10120), `{"qid", "question", "answer_arxiv_id", ...}`, where the
 `paper_id` of a paper is its arXiv id. PaSa's query dates are not looked at: leave later papers out of the dump.
@@ -22,7 +22,9 @@ from agent_gym.envs.papersearch.embedded import GeneratedQueries
 from agent_gym.envs.papersearch.embedded.field import DEFAULT, get_field
 from agent_gym.envs.papersearch.tools import Library, Paper
 from agent_gym.errors import ConfigError, only_embedded
-from agent_gym.search.sources import SUFFIXES, read_rows
+from agent_gym.row_files import Broken, read_rows, read_with_broken
+from agent_gym.row_reader import Report, say_once
+from agent_gym.row_splits import FolderSplits, find_files, stem_of
 
 COLUMNS = ("paper_id", "title", "abstract", "year", "references")
 # Observations put ids in brackets, answers list them with commas or on lines of their own.
@@ -39,7 +41,9 @@ class Query(NamedTuple):
     related: frozenset[str] = frozenset()  # ids of papers that are about the question and no answer to it
 
 
-def open_data(data: str, difficulty: int | None = None) -> tuple[Splits, Library | None]:
+def open_data(
+    data: str, difficulty: int | None = None, skip_bad: bool = False
+) -> tuple[Splits, Library | None]:
     """Return the splits of a data source, and the papers that all of its questions are searched in, if they share them.
 
     `ConfigError` if there is no such folder, or with file and line for what is wrong in it; and for a difficulty that
@@ -56,24 +60,26 @@ def open_data(data: str, difficulty: int | None = None) -> tuple[Splits, Library
         )
     # The times of change are part of the key, so that an edited file is read again.
     changed = tuple((file.name, file.stat().st_mtime_ns) for file in sorted(folder.iterdir()))
-    return _open_folder(folder.resolve(), changed)
+    return _open_folder(folder.resolve(), changed, skip_bad)
 
 
 @functools.lru_cache(maxsize=4)
-def _open_folder(folder: Path, _changed: tuple[tuple[str, int], ...]) -> tuple[Splits, Library]:
-    def find(*names: str) -> Path | None:
-        return next(filter(Path.is_file, (folder / f"{name}{suffix}" for name in names for suffix in SUFFIXES)), None)
-
-    papers = find("papers")
-    if papers is None:
-        raise ConfigError(f"{folder} holds no papers.jsonl, with {', '.join(COLUMNS)} in each line")
-    library = _read_papers(read_rows(papers))
-    files = {"train": find("train"), "validation": find("validation", "dev"), "test": find("test")}
-    if not any(files.values()):
-        files["train"] = find("queries")
-    splits = {split: _read_queries(file, library) for split, file in files.items() if file}
-    if not splits:
-        raise ConfigError(f"{folder} holds no questions: queries.jsonl, or train.jsonl and so on")
+def _open_folder(folder: Path, _changed: tuple[tuple[str, int], ...], skip_bad: bool) -> tuple[Splits, Library]:
+    papers = [file for file in sorted(folder.iterdir()) if stem_of(file).lower() == "papers"]
+    if len(papers) != 1:
+        holds = "holds no papers.jsonl" if not papers else f"holds {len(papers)} files of papers; give one papers.jsonl"
+        raise ConfigError(f"{folder} {holds}, with {', '.join(COLUMNS)} in each line")
+    library = _read_papers(read_rows(papers[0]))
+    try:
+        found = find_files(folder, pass_over=lambda file: file in papers).splits
+    except ConfigError as error:
+        if "holds no " not in str(error):
+            raise
+        raise ConfigError(f"{folder} holds no questions: queries.jsonl, or train.jsonl and so on") from None
+    splits = FolderSplits()
+    for split, files in found.items():
+        name = "validation" if split == "dev" and "validation" not in found else split
+        splits[name] = _read_queries(files, library, skip_bad)
     if "validation" in splits:
         splits.setdefault("test", splits["validation"])
     return splits, library
@@ -112,23 +118,39 @@ def _read_query(place: str, row: Mapping[str, Any], library: Library) -> Query:
     return Query(row["question"], papers, searches, tuple(map(str, row.get("expands") or ())), related)
 
 
-def _read_queries(file: Path, library: Library) -> Sequence[Row]:
-    rows = []
-    for place, row in read_rows(file):
-        if "papers" not in row and "answer_arxiv_id" in row:
-            _need(place, row, ("qid", "question"))
-            # No dump holds all that was ever cited. What is not in it cannot be found, and is not asked for.
-            answer = _ids(place, "answer_arxiv_id", row["answer_arxiv_id"])
-            papers = [paper for paper in answer if paper in library.papers]
-            if not papers:
-                continue
-            row = {"query_id": row["qid"], "question": row["question"], "papers": papers}
-        _need(place, row, ("query_id", "question", "papers"))
-        _read_query(place, row, library)
-        rows.append(dict(row))
+def _read_queries(files: Sequence[Path], library: Library, skip_bad: bool) -> Sequence[Row]:
+    rows, report = list[Row](), Report()
+    for place, row in (placed for file in files for placed in read_with_broken(file)):
+        report.rows += 1
+        try:
+            if (query := _query(place, row, library)) is not None:
+                rows.append(query)
+        except ConfigError as error:
+            report.fault(place, ConfigError(str(error).removeprefix(f"{place}: ")))
+    if report.faults and not skip_bad:
+        raise report.error()
     if not rows:
-        raise ConfigError(f"{file} holds no question that papers of the folder could answer")
+        raise ConfigError(f"{files[0]} holds no question that papers of the folder could answer")
+    if report.faults:
+        say_once(f"{report.bad:,} of {report.rows:,} rows are left out: {report.reasons()}")
     return rows
+
+
+def _query(place: str, row: Any, library: Library) -> Row | None:
+    """Return a row of either form, None if no paper that it asks for is in the dump; `ConfigError` for a bad one."""
+    if isinstance(row, Broken):
+        raise ConfigError(row.reason)
+    if "papers" not in row and "answer_arxiv_id" in row:
+        _need(place, row, ("qid", "question"))
+        # No dump holds all that was ever cited. What is not in it cannot be found, and is not asked for.
+        answer = _ids(place, "answer_arxiv_id", row["answer_arxiv_id"])
+        papers = [paper for paper in answer if paper in library.papers]
+        if not papers:
+            return None
+        row = {"query_id": row["qid"], "question": row["question"], "papers": papers}
+    _need(place, row, ("query_id", "question", "papers"))
+    _read_query(place, row, library)
+    return dict(row)
 
 
 def _read_papers(rows: Iterable[tuple[str, Any]]) -> Library:

@@ -69,6 +69,7 @@ class PaperSearchEnv(ToolEnv):
     - `difficulty`: 1 to 5, of embedded questions. 1: each paper names what it uses; 2: half only cite it; 3 (default):
       as many papers cite both things and do not apply them as are asked for, and things have several names; 4, 5: more
       of all this.
+    - `skip_bad`: whether questions that cannot be played are left out, and counted. False (default): an error.
     - `retriever`: "bm25" (default), the folder of an index of the folder's papers (titles and abstracts, in their
       order), the address of a server that speaks Search-R1's protocol, or any object with `search(queries, k)`. Its ids
       must be those of the papers. Embedded fields are searched by BM25, each by itself.
@@ -109,6 +110,7 @@ class PaperSearchEnv(ToolEnv):
         data: str = EMBEDDED,
         *,
         difficulty: int | None = None,
+        skip_bad: bool = False,
         retriever: str | Retriever = "bm25",
         top_k: int = 5,
         max_paper_tokens: int = 100,
@@ -122,7 +124,7 @@ class PaperSearchEnv(ToolEnv):
         self._top_k = whole_number("top_k", top_k, 1)
         self._paper_tokens = whole_number("max_paper_tokens", max_paper_tokens, 1)
         self._observation_tokens = whole_number("max_observation_tokens", max_observation_tokens, 1)
-        tasks, self._shared = open_data(data, difficulty)
+        tasks, self._shared = open_data(data, difficulty, skip_bad)
         papers = "Search titles and abstracts of papers.", ARGUMENTS["search"], "what to search for"
         cited = "List the papers that a paper cites and those that cite it.", ARGUMENTS["expand"]
         about = "the id of a paper that was shown, without the brackets"

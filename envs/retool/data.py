@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from agent_gym.data import EMBEDDED, CompletedRows, Row, Splits, load_splits
+from agent_gym.data import EMBEDDED, Row, Splits
 from agent_gym.envs.retool.embedded import GeneratedProblems
-from agent_gym.errors import ConfigError, at_difficulty, only_embedded
-from agent_gym.row_forms import FORMS, answers_of, question_of
+from agent_gym.errors import at_difficulty, only_embedded
+from agent_gym.row_choices import Survey
+from agent_gym.row_forms import completed, opening_of
+from agent_gym.row_golds import Fault, golds
+from agent_gym.row_reader import ReadRows, Rules, load, say_once
+from agent_gym.row_splits import FolderSplits
 
 LADDER: tuple[Mapping[str, Any], ...] = (
     {},
@@ -30,22 +34,26 @@ class Problem(NamedTuple):
     program: str = ""
 
 
+def problem_of(row: Mapping[str, Any]) -> Problem:
+    """Take a row that was read; `ConfigError` if it names no answer."""
+    # The worked answers of GSM8K end in the answer proper.
+    right = [gold.rpartition("####")[2].strip() for gold in golds(row["answer"])]
+    if not any(right):
+        raise Fault("the answer is empty", row["answer"])
+    return Problem(row["question"], tuple(filter(None, right)), str(row.get("program") or ""))
+
+
 def read(row: Any) -> Problem:
     """Read a row in any of the forms of row_forms.py; `ConfigError` if it has no problem or no answer."""
-    if isinstance(row, Mapping):
-        # The worked answers of GSM8K end in the answer proper.
-        text, golds = question_of(row), [gold.rpartition("####")[2].strip() for gold in answers_of(row)]
-        if text is not None and any(golds):
-            return Problem(text, tuple(filter(None, golds)), str(row.get("program") or ""))
-    raise ConfigError(f"a problem is a row with {FORMS}, got {row!r:.200}")
+    return problem_of(completed(row, Survey())[0])
 
 
 # A copy of DAPO-Math-17k has 1.8 million rows, so that each source is walked through once, and again if it changed.
-_read: dict[str, tuple[Splits, Splits]] = {}
+_read: dict[tuple[str, Rules], tuple[list[Sequence[Row]], Splits]] = {}
 
 
 def problems(
-    data: str, level: int | None = None, kinds: Sequence[str] | None = None, difficulty: int | None = None
+    data: str, level: int | None, kinds: Sequence[str] | None, difficulty: int | None, rules: Rules
 ) -> Splits:
     """Return the splits of a source: "embedded", a path, or a hub name.
 
@@ -56,29 +64,23 @@ def problems(
         return GeneratedProblems.splits(level=rung["level"], kinds=rung["kinds"] and tuple(rung["kinds"]))
     for name, value in (("level", level), ("kinds", kinds), ("difficulty", difficulty)):
         only_embedded(name, value, data)
-    splits = load_splits(data, columns=("question", "answer"))
-    loaded, distinct = _read.get(data, (None, {}))
-    if loaded is not splits:
-        for split, rows in splits.items():
-            try:
-                read(rows[0])
-            except ConfigError as error:
-                raise ConfigError(f"{data}, split {split}: {error}") from None
-        distinct = {split: _distinct(rows) for split, rows in splits.items()}
-        _read[data] = splits, distinct
+    splits = load(data, rules)
+    loaded, distinct = _read.get((str(data), rules), ([], {}))
+    if [*map(id, loaded)] != [*map(id, splits.values())]:
+        kept = {split: _distinct(rows) for split, rows in splits.items()}
+        if left := sum(map(len, splits.values())) - sum(map(len, kept.values())):
+            say_once(f"{data}: {left:,} rows are left out, since they repeat a problem of their split")
+        distinct = FolderSplits(kept) if isinstance(splits, FolderSplits) else kept
+        _read[str(data), rules] = [*splits.values()], distinct
     return distinct
 
 
 def _distinct(rows: Any) -> Sequence[Row]:
-    """Leave out the rows whose problem an earlier one has; of a hub's data set other columns are not read for it."""
-    stored = rows.rows if isinstance(rows, CompletedRows) else rows
-    columns = getattr(stored, "column_names", None)
-    texts = stored
-    if columns is not None:
-        asked = [name for name in ("question", "problem", "Problem", "prompt") if name in columns]
-        texts = stored.select_columns(asked[:1])
+    """Leave out the rows that show what an earlier one does."""
     first: dict[str, int] = {}
-    for index, row in enumerate(texts):
-        first.setdefault(str(question_of(row)), index)
+    for index, row in enumerate(rows):
+        first.setdefault(f"{opening_of(row)}{row['question']}", index)
     kept = list(first.values())
-    return [rows[index] for index in kept] if columns is None else rows.select(kept)
+    if len(kept) == len(rows):
+        return rows  # type: ignore[no-any-return]
+    return rows.select(kept) if hasattr(rows, "select") else ReadRows(rows[index] for index in kept)

@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from agent_gym.env import Reply
-from agent_gym.envs.retool.data import EMBEDDED, problems, read
+from agent_gym.envs.retool.data import EMBEDDED, problem_of, problems
 from agent_gym.envs.retool.protocols import ARGUMENT, NAME, PROTOCOLS
 from agent_gym.envs.retool.scoring import math_equal
 from agent_gym.errors import one_of, require, whole_number
 from agent_gym.formats.code import CodeParser, unfenced
 from agent_gym.protocols import takes_protocol
 from agent_gym.rewards import boxed_answer, boxed_format, preset_weights
+from agent_gym.row_opening import RowOpening
+from agent_gym.row_reader import rules_of
 from agent_gym.sandbox import Execution, Sandbox, Session, make_sandbox
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import Parser, TextTool, ToolCall, ToolResult
@@ -138,7 +140,7 @@ def _cut(text: str, half: int, mark: str) -> str:
     return text if len(text) <= 2 * half else text[:half] + mark + text[-half:]
 
 
-class ReToolEnv(ToolEnv):
+class ReToolEnv(RowOpening, ToolEnv):
     r"""Mathematical problems, solved with a Python interpreter.
 
     ## Description
@@ -185,7 +187,10 @@ class ReToolEnv(ToolEnv):
 
     ## Arguments
     - `data`: "embedded" (default), a local file or folder, or a hub name such as "BytedTsinghua-SIA/DAPO-Math-17k". Its
-      rows may have any form of agent_gym/row_forms.py (MATH, AIME, verl's). Problems that repeat are left out.
+      rows may have any form of agent_gym/row_forms.py (MATH, AIME, verl's), and are checked, all of them. Problems that
+      repeat are left out.
+    - `columns`: names of other columns, as {"question": "Body+Question", "answer": "Answer"}.
+    - `skip_bad`: whether rows that cannot be played are left out, and counted on stderr. False (default): an error.
     - `protocol`: "retool" or "verl" plays as these do (docs/protocols.md): prompt, format, output, and, unless they are
       given, turns and reward. None (default) as described here.
     - `difficulty`: 1 to 5, of embedded problems: small numbers and simple kinds, small, medium and large numbers of all
@@ -231,6 +236,8 @@ class ReToolEnv(ToolEnv):
         self,
         data: str = EMBEDDED,
         *,
+        columns: Mapping[str, str] | None = None,
+        skip_bad: bool = False,
         protocol: str | None = None,
         level: int | None = None,
         kinds: Sequence[str] | None = None,
@@ -250,17 +257,21 @@ class ReToolEnv(ToolEnv):
         if importlib.util.find_spec("math_verify") is None:
             require("math_verify", "math")  # not imported here: it runs in a process of its own
         self.inline = one_of("rendering", rendering, ("inline", "chat")) == "inline"
-        tasks = problems(data, level, kinds, difficulty)
+        self.rules = rules_of(columns, check=problem_of, skip_bad=skip_bad)
+        self.row_system = kwargs.get("system_prompt") is None and not protocol
+        tasks = problems(data, level, kinds, difficulty, self.rules)
         about, edit = (self.protocol.about, self.protocol.edit) if self.protocol else (None, None)
         self._interpreter = CodeInterpreter(sandbox, stateful, output_style, max_output_chars, about, edit)
         parser = parser or CodeParser(NAME, ARGUMENT, blocks=self.inline)
         super().__init__(tasks, tools=[self._interpreter], parser=parser, reward_weights=weights, **kwargs)
 
     def gold(self, task: Any) -> list[str]:
-        return [*read(task).golds]
+        return [*problem_of(self.rules.again(task)).golds]
 
     def begin(self, task: Any) -> str:
-        self._given, self._careless = read(task), False
+        row = self.rules.again(task)
+        self._given, self._careless = problem_of(row), False
+        self.open_row(row)
         # Programs draw random numbers too, and the seed decides everything.
         self._interpreter.begin(int(self.np_random.integers(1 << 31)))
         return self.protocol.prompt.replace("{question}", self._given.text) if self.protocol else self._given.text

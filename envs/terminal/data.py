@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent_gym.data import EMBEDDED, SPLIT_NAMES
+from agent_gym.data import EMBEDDED
 from agent_gym.envs.terminal.embedded import GeneratedTasks, build
 from agent_gym.envs.terminal.harbor import Task, Unfit, find_tasks, read_task, write_task
 from agent_gym.errors import ConfigError, only_embedded
+from agent_gym.row_splits import SPLIT_NAMES
 
 
 def open_data(data: str, difficulty: int | None, skip: bool) -> Mapping[str, Sequence[Any]]:

@@ -1,0 +1,40 @@
+"""How a row opens an episode: its own system message, the earlier turns of its conversation, and its question.
+
+The earlier turns of the assistant were not written by the policy that is trained, so that they belong to the prompt, as
+all of an opening does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agent_gym.chat import Message
+from agent_gym.images import Content
+from agent_gym.row_forms import opening_of
+
+
+class RowOpening:
+    """What an environment whose tasks are rows mixes in, before `TextEnv`; `begin` calls `open_row`."""
+
+    system_prompt: str
+    row_system = True
+    """Whether a row's system message replaces the default one; not where a person or a protocol chose one."""
+    _turns: tuple[Message, ...] = ()
+    _defaults: tuple[str, str] | None = None  # the environment's own prompt, and the one that a row put in its place
+
+    def open_row(self, row: Mapping[str, Any]) -> str:
+        """Take the conversation of a row that was read, and return its question."""
+        before = opening_of(row)
+        if self._defaults is None or self.system_prompt != self._defaults[1]:  # it may have been set since
+            self._defaults = self.system_prompt, self.system_prompt
+        said = [str(message["content"]) for message in before if message["role"] == "system"]
+        self.system_prompt = "\n\n".join(said) if said and self.row_system else self._defaults[0]
+        self._defaults = self._defaults[0], self.system_prompt
+        self._turns = tuple(message for message in before if message["role"] != "system")
+        return str(row["question"])
+
+    def behind_system_prompt(self, content: Content) -> list[Message]:
+        """Put the earlier turns of the row before its question."""
+        *system, question = super().behind_system_prompt(content)  # type: ignore[misc]
+        return [*system, *self._turns, question]

@@ -1,0 +1,161 @@
+"""What a row shows: the text of its question, the conversation before it, and the paragraphs that it is about.
+
+Contents may be texts, parts (`[{"type": "text", "text": ...}]`) or the messages of a chat. Images have no place in a
+text and are refused. What other programs write around a question is taken off, since it asks for their formats.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from agent_gym.row_golds import Fault, object_of, plain_name
+
+Message = dict[str, Any]
+CONTEXTS = ("context", "contexts", "passage", "passages", "paragraph", "paragraphs", "article", "support", "story")
+"""The columns that hold what a question is about, as `plain_name` writes them."""
+_ROLES = {
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "model", "chatgpt", "bot"), "assistant"),
+}
+_TITLES = ("title", "name", "wikititle")
+_TEXTS = ("text", "paragraphtext", "passagetext", "paragraph", "passage", "sentences", "content", "contents", "snippet",
+          "body", "contexts")  # fmt: skip
+_LEVELS = 6
+_FRAMES = (  # what stands before and behind a question in a prompt
+    (
+        "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
+        "$Answer (without quotes) where $Answer is the answer to the problem.\n\n",
+        '\n\nRemember to put your answer on its own line after "Answer:".',
+    ),  # DAPO-Math-17k
+    ("Answer the given question. You must conduct reasoning inside <think>", "\n"),  # Search-R1, up to "Question: "
+    ("Question: ", "\nYou FIRST think about the reasoning process as an internal monologue"),  # Agent-R1
+    ("", " Let's think step by step and output the final answer"),  # verl's GSM8K and MATH
+)
+
+
+def text_of(value: Any, what: str) -> str:
+    """Return the text of a value: a text, a number, or parts; "" for an empty one.
+
+    Raises:
+        Fault: for anything else.
+    """
+    if isinstance(value, str):
+        return value if value.strip() else ""
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return str(value)
+    if isinstance(value, Sequence) and not isinstance(value, bytes) and value and all(map(_is_text_part, value)):
+        return "".join(part["text"] for part in value)
+    if value is None or (isinstance(value, Sequence) and not len(value)):
+        return ""
+    if isinstance(value, Sequence) and any(isinstance(part, Mapping) and _shows_image(part) for part in value):
+        raise Fault(f"the {what} holds an image or a sound, and only texts can be shown")
+    raise Fault(f"the {what} is no text but {type(value).__name__}", value)
+
+
+def _is_text_part(part: Any) -> bool:
+    return isinstance(part, Mapping) and isinstance(part.get("text"), str) and part.get("type", "text") in _TEXT_TYPES
+
+
+_TEXT_TYPES = ("text", "input_text", None)
+
+
+def _shows_image(part: Mapping[str, Any]) -> bool:
+    return any(word in str(part.get("type")) for word in ("image", "audio", "video")) or "image" in part
+
+
+def messages_of(value: Any) -> list[Message] | None:
+    """Return the messages of a conversation: `role` and `content`, or ShareGPT's `from` and `value`; None for no list.
+
+    Raises:
+        Fault: for a message without a known role or a text, and for turns with tools, which only an environment plays.
+    """
+    if isinstance(value, str) and value.lstrip().startswith("[{"):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence) or not value:
+        return None
+    if all(map(_is_text_part, value)) and not any("role" in part for part in value):
+        return [{"role": "user", "content": text_of(value, "prompt")}]
+    messages: list[Message] = []
+    for one in value:
+        if not isinstance(one, Mapping) or not (one.get("role") or one.get("from")):
+            raise Fault("the prompt holds something that is no message with a role", one)
+        role = str(one.get("role") or one.get("from")).lower()
+        if role not in _ROLES or one.get("tool_calls"):
+            raise Fault(f"the prompt holds a turn of {role[:20]!r} or of tools; system, user and assistant are shown")
+        text = text_of(one.get("content", one.get("value")), "content of a message")
+        if not text:
+            raise Fault("the prompt holds a message without a text")
+        messages.append({"role": _ROLES[role], "content": text})
+    if messages[-1]["role"] != "user":
+        raise Fault("the prompt ends with a turn of the assistant, so that nothing is asked")
+    return messages
+
+
+def unframed(prompt: str) -> str:
+    """Return the question in the prompt of a program that is known."""
+    for before, behind in _FRAMES:
+        if prompt.startswith(before) and behind in prompt:
+            inside = prompt.removeprefix(before).rpartition(behind)[0]
+            return inside.rpartition("Question: ")[2]
+    return prompt
+
+
+def context_of(value: Any) -> str:
+    """Return the paragraphs of a context as one text, titles before them; "" for an empty one.
+
+    Read are a text, a list of texts, of pairs of a title and sentences or of objects with a title and a text, and the
+    hub's objects of lists.
+
+    Raises:
+        Fault: for anything else.
+    """
+    return "\n\n".join(filter(None, _paragraphs(value, 0)))
+
+
+def _paragraphs(value: Any, level: int) -> Iterator[str]:
+    value = object_of(value)
+    if isinstance(value, str) and value.startswith("[") and level == 0:
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            pass
+    if value is None or level > _LEVELS:
+        return
+    if isinstance(value, str):
+        yield value.strip()
+    elif isinstance(value, Mapping):
+        keys = {plain_name(str(key)): one for key, one in value.items()}
+        titles = next((keys[name] for name in _TITLES if keys.get(name)), None)
+        texts = next((keys[name] for name in _TEXTS if keys.get(name)), None)
+        if texts is None:
+            named = ", ".join(map(str, value))[:100]
+            raise Fault(f"the context is an object of a form that is not known (keys: {named})")
+        if isinstance(titles, Sequence) and not isinstance(titles, str) and len(titles) == len(texts):
+            yield from (_titled(title, text) for title, text in zip(titles, texts, strict=True))
+        elif isinstance(texts, Sequence) and not isinstance(texts, str) and titles is None:
+            yield from _paragraphs(texts, level + 1)
+        else:
+            yield _titled(titles, texts)
+    elif isinstance(value, Sequence) and not isinstance(value, bytes):
+        for one in value:
+            if isinstance(one, list | tuple) and len(one) == 2 and isinstance(one[0], str) and isinstance(one[1], list):
+                yield _titled(*one)
+            else:
+                yield from _paragraphs(one, level + 1)
+    else:
+        raise Fault(f"the context is no text but {type(value).__name__}", value)
+
+
+def _titled(title: Any, texts: Any) -> str:
+    sentences = [texts] if isinstance(texts, str) else texts
+    if not isinstance(sentences, Sequence) or not all(isinstance(one, str) for one in sentences):
+        raise Fault("the context holds a paragraph that is no text", texts)
+    text = " ".join(filter(None, map(str.strip, sentences)))
+    return f"{title}: {text}" if title else text
