@@ -114,7 +114,7 @@ def find_files(folder: Path, config: str | None = None, pass_over: Callable[[Pat
     for level in _levels(folder, pass_over or (lambda file: False)):
         levels.append(level)
         for file in level:
-            if suffix_of(file.name) and (split := _split_below(file, folder)):
+            if suffix_of(file.name) and (split := split_below(file, folder)):
                 named.setdefault(split, []).append(file)
         if named:
             listed = {file for files in named.values() for file in files}
@@ -140,12 +140,24 @@ def _ignored(name: str) -> bool:
     return name.startswith((".", "__")) or bool(_NO_ROWS.fullmatch(name.lower()) or _PROSE.fullmatch(name))
 
 
-def _split_below(file: Path, folder: Path) -> str | None:
+def split_below(file: Path, folder: Path) -> str | None:
     """Return the split that the name of a file holds, else that of the nearest folder, below the one that is given."""
     for name in (stem_of(file), *reversed(file.relative_to(folder).parts[:-1])):
         if split := split_word(name):
             return split
     return None
+
+
+def rows_files(folder: Path) -> list[Path]:
+    """Return the files of rows of the first level that has some, of a folder or a snapshot of the hub."""
+    levels = _levels(_snapshot(folder), lambda file: False)
+    return next((some for level in levels if (some := [file for file in level if suffix_of(file.name)])), [])
+
+
+def are_parts(files: Sequence[Path]) -> bool:
+    """Whether several files are the parts of one by their names."""
+    parts = [_of_part(file) for file in files]
+    return len({shared for shared, *_ in parts}) == 1 and len({number for _, number, _ in parts} - {None}) == len(files)
 
 
 def _without_names(levels: Iterable[Sequence[Path]], folder: Path) -> dict[str, list[Path]]:

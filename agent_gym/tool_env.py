@@ -194,8 +194,8 @@ class QuestionEnv(RowOpening, ToolEnv):
     """Ask a question, let the policy call tools, score its answer.
 
     ## Description
-    The first message is the row's `question`, with its choices and its context where it has them; the messages of a chat
-    open the episode as they are. Turns that call tools are answered by the tools; the first turn without
+    The first message is the row's `question`, with its choices and its context where it has them. The messages of a
+    chat open the episode as they are. Turns that call tools are answered by the tools; the first turn without
     a call is the answer.
 
     ## Action

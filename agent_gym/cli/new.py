@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from agent_gym.cli.parser import Parser
-from agent_gym.data import load_splits
+from agent_gym.cli.new_rows import dealt, read_splits
+from agent_gym.cli.parser import COLUMNS_HELP, Parser, columns
 from agent_gym.errors import ConfigError, described, writing
 from agent_gym.tool_env import draw_argument, words_of
 from agent_gym.tools import Tool, tool
@@ -52,8 +52,11 @@ def new(argv: Sequence[str]) -> int:
     parser.flag("name", "name of the package, for example my_task")
     parser.flag("--folder", "where to; default: a folder of that name, here")
     parser.flag("--namespace", "first part of the environment's id", default="Mine")
-    help_text = "questions and answers: a .jsonl, .json or .parquet file, or a folder of splits"
+    help_text = "questions and answers: a file (JSON lines, JSON, CSV, TSV, Parquet), a folder of splits, or a hub name"
     parser.flag("--from DATA", help_text, dest="data")
+    parser.flag("--columns", COLUMNS_HELP, type=columns)
+    help_text = "leave out rows that cannot be used, and count them; else they are an error"
+    parser.flag("--skip_bad", help_text, action="store_true")
     help_text = "a file whose public functions become tools; without --from each is called with made-up arguments"
     parser.flag("--tools FILE.py", help_text)
     arguments = parser.parse(argv)
@@ -74,7 +77,10 @@ def new(argv: Sequence[str]) -> int:
     words = {"name": name, "camel": camel, "dashed": dashed, "title": title, "env_id": env_id}
     words |= {"summary": "find a number in three guesses", "tools": "()", "data": "drawn from the seed"}
     found = _load(Path(arguments.tools)) if arguments.tools else {}
-    splits = _rows(arguments.data, found) if arguments.data or found else {}
+    if arguments.data:
+        splits, told = read_splits(arguments.data, arguments.columns, arguments.skip_bad)
+    else:
+        splits, told = _made_up_splits(found) if found else {}, []
     if splits:
         calls = "".join(f"tools.{one}, " for one in found)
         words |= {
@@ -91,6 +97,8 @@ def new(argv: Sequence[str]) -> int:
     for split, rows in splits.items():
         text = "".join(f"{json.dumps(row, ensure_ascii=False, default=str)}\n" for row in rows)
         _write(folder / name / "data" / f"{split}.jsonl", text)
+    for line in told:
+        print(f"rows: {line}")
     if found:
         shutil.copyfile(arguments.tools, folder / name / "tools.py")
         print(folder / name / "tools.py")
@@ -140,28 +148,12 @@ def _neighbours(path: Path) -> list[str]:
     return [top for top in tops if top and path.with_name(f"{top}.py").exists() and top not in sys.stdlib_module_names]
 
 
-def _rows(data: str | None, tools: Mapping[str, Tool]) -> dict[str, list[Mapping[str, Any]]]:
-    """Return the rows by split: those of the data, or made-up ones of the tools. A split of its own is kept."""
-    if data is None:
-        splits: dict[str, list[Mapping[str, Any]]] = {"train": [*_made_up(tools)]}
-        if not splits["train"]:
-            raise ConfigError("new: no tool answered a made-up call; give questions and answers with --from")
-    else:
-        splits = {split: [*rows] for split, rows in load_splits(data, columns=("question", "answer")).items()}
-    for split, number, row in ((split, n, row) for split, rows in splits.items() for n, row in enumerate(rows)):
-        if not isinstance(row["question"], str | int | float) or row["answer"] in (None, "", []):
-            raise ConfigError(f"new: row {number} of {split} has no text as its question, or no answer: {row!r:.200}")
-    seen: set[str] = set()
-    for split, rows in splits.items():  # a question that training shows must not be asked in a test
-        distinct = {row["question"]: row for row in rows if row["question"] not in seen}
-        seen |= distinct.keys()
-        splits[split] = [*distinct.values()]
-    if len(splits) == 1 and len(rows := next(iter(splits.values()))) >= 3:
-        order = np.random.default_rng(0).permutation(len(rows)).tolist()
-        held = max(1, len(rows) // 10)
-        parts = {"test": order[:held], "validation": order[held : 2 * held], "train": order[2 * held :]}
-        splits = {split: [rows[place] for place in sorted(parts[split])] for split in ("train", "validation", "test")}
-    return {split: rows for split, rows in splits.items() if rows}
+def _made_up_splits(tools: Mapping[str, Tool]) -> dict[str, list[Mapping[str, Any]]]:
+    """Return made-up rows of the tools by split."""
+    rows = {row["question"]: row for row in _made_up(tools)}
+    if not rows:
+        raise ConfigError("new: no tool answered a made-up call; give questions and answers with --from")
+    return dealt([*rows.values()])
 
 
 def _made_up(tools: Mapping[str, Tool]) -> Iterator[dict[str, Any]]:

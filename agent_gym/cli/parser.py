@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from agent_gym.errors import ConfigError, one_of, require, writing
 from agent_gym.registry import check_env_id
+from agent_gym.row_forms import checked_columns
 from agent_gym.untrusted import check_depth, harmless, parse_json, read_text
 
 Flag = Callable[..., None]  # what adds a flag, see `Parser.group`
@@ -239,6 +240,21 @@ def seed_list(text: str) -> list[int]:
     if not all(part.isdecimal() for part in parts) or len({*map(int, parts)}) < len(parts):
         raise ConfigError(f"seeds is {text!r}; it must be different whole numbers with commas between them, as 0,1,2")
     return [*map(int, parts)]
+
+
+def columns(text: str) -> dict[str, str]:
+    """Read names of columns, such as question=Body+Question,answer=Answer, or a JSON object of them."""
+    try:
+        named = json.loads(text) if text.lstrip().startswith("{") else None
+        if named is None:
+            pairs = [part.partition("=") for part in text.split(",")]
+            named = {role.strip(): column.strip() for role, _, column in pairs}
+        return checked_columns(named)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}; write question=COLUMN,answer=COLUMN") from None
+
+
+COLUMNS_HELP = "names of columns, where they are not found: question=Body+Question,answer=Answer; also choices, context"
 
 
 def check_output(path: str | Path) -> None:

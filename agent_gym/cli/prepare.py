@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent_gym.cli.parser import Parser, check_output, nearest, positive
+from agent_gym.cli.parser import COLUMNS_HELP, Parser, check_output, columns, nearest, positive
 from agent_gym.doctor import STAGES, Setting, run_stage, write_report
 from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate.report import align
@@ -42,9 +42,13 @@ def prepare(argv: Sequence[str]) -> int:
     help_text = f"model of an index that is not bm25, on the hub or in a folder; default: {ENCODER}"
     parser.flag("--encoder MODEL", help_text, default=ENCODER)
     parser.flag("--device", "where the encoder runs: cpu, cuda, cuda:1", default="cpu")
+    parser.flag("--columns", COLUMNS_HELP, type=columns)
+    help_text = "leave out rows that the environment cannot play, and count them; else they are an error"
+    parser.flag("--skip_bad", help_text, action="store_true")
     parser.flag("--dry_run", "only print what would be fetched, in bytes, and written", action="store_true")
     arguments = parser.parse(argv)
-    options = Options(arguments.index, arguments.encoder, arguments.device)
+    settings = {"columns": arguments.columns, "skip_bad": arguments.skip_bad}
+    options = Options(arguments.index, arguments.encoder, arguments.device, **settings)
     where = {"source": arguments.source, "output": arguments.output, "options": options}
     if arguments.dry_run:
         folder, lines = forecast(arguments.recipe, **where)

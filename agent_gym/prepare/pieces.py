@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from agent_gym.errors import ConfigError, require
 from agent_gym.prepare.model import convert
 from agent_gym.prepare.recipes import Archive, Model, Recipe
 from agent_gym.prepare.rows import with_context, write_table
-from agent_gym.prepare.sources import DOWNLOADS, NO_SPLIT, Inputs, Rows, files_in, read_files, source_names
+from agent_gym.prepare.sources import DOWNLOADS, NO_SPLIT, Inputs, Rows, files_in, source_names
+from agent_gym.row_files import read_rows
+from agent_gym.row_reader import Rules, rules_of
 from agent_gym.search import bm25, build, corpus, files
 from agent_gym.search.base import Document
 from agent_gym.search.encoder import make_encoder
@@ -46,6 +49,18 @@ class Options:
     index: str | None = None  # of the corpus, one of `INDEXES`; None for BM25 where there is a corpus
     encoder: str = ENCODER  # of a dense index, a name on the hub or a folder
     device: str = "cpu"  # where it encodes
+    columns: Mapping[str, str] | None = None  # names of columns by their roles, of files of rows
+    skip_bad: bool = False  # whether rows that the environment cannot play are left out
+
+    @property
+    def rules(self) -> Rules:
+        """How rows are read; `ConfigError` for wrong settings."""
+        return rules_of(self.columns, skip_bad=self.skip_bad)
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """What of this the rows depend on, for the manifest."""
+        return {name: value for name in ("columns", "skip_bad") if (value := getattr(self, name))}
 
 
 @dataclass(frozen=True)
@@ -82,7 +97,8 @@ def pieces_of(recipe: Recipe, inputs: Inputs, options: Options) -> list[Piece]:
     if recipe.model:
         return [_model(recipe.model, inputs)]
     texts = [_corpus(inputs)] if recipe.corpus else []
-    return [*map(_table, inputs.rows), *texts, *index_pieces(recipe, options)]
+    rules = _rules_of(recipe, options)
+    return [*(_table(rows, rules) for rows in inputs.rows), *texts, *index_pieces(recipe, options)]
 
 
 def index_pieces(recipe: Recipe, options: Options) -> list[Piece]:
@@ -115,12 +131,22 @@ def index_pieces(recipe: Recipe, options: Options) -> list[Piece]:
     return [Piece(path, make, ("retriever", path), build.MANIFEST, config=config)]
 
 
-def _table(rows: Rows) -> Piece:
-    table = rows.table
-    path = f"{table.folder}/{rows.split}.parquet"
+def _rules_of(recipe: Recipe, options: Options) -> Rules:
+    """Return the rules by which the environment reads what is written, with the names of the source's columns."""
+    made: Any = load_env_creator(str(gymnasium.spec(recipe.env_id).entry_point))
+    own: Rules = made.row_rules
+    return own._replace(columns=options.rules.columns, skip_bad=options.skip_bad)
+
+
+def _path_of(rows: Rows) -> str:
+    return f"{rows.table.folder}/{rows.split}.parquet"
+
+
+def _table(rows: Rows, rules: Rules) -> Piece:
+    table, path = rows.table, _path_of(rows)
     return Piece(
         path,
-        make=lambda folder, progress: write_table(folder / path, table, rows.read(), progress=progress),
+        make=lambda folder, progress: write_table(folder / path, table, rows.read(), rules, progress=progress),
         # The folder, which holds one file per split; or the file, if its name holds no split.
         argument=("data", path if rows.split == NO_SPLIT else table.folder),
         rows=lambda folder: require("pyarrow.parquet", "train").read_metadata(folder / path).num_rows,
@@ -132,7 +158,7 @@ def _corpus(inputs: Inputs) -> Piece:
 
     def make(folder: Path, progress: bool) -> None:
         def paragraphs() -> Iterator[tuple[str, Document]]:
-            tables = read_files([folder / _table(rows).path for rows in inputs.rows])
+            tables = chain.from_iterable(read_rows(folder / _path_of(rows)) for rows in inputs.rows)
             return hotpotqa_paragraphs(with_context(row) for _, row in tables).read()
 
         corpus.Corpus.build(folder / _CORPUS, inputs.documents or Source(paragraphs), progress=progress)

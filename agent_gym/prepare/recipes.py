@@ -39,6 +39,7 @@ class Table:
     kind: str  # of its rows, a name of `rows.KINDS`
     local: str  # what a local copy looks like, for messages
     distinct: str | None = None  # a column of which each value is kept once
+    any_form: bool = False  # whether questions and answers in any form of row_forms.py are rows of it
     pass_over: tuple[str, ...] = ("test",)  # words in the names of files that a folder may hold and that are not meant
 
 

@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tqdm import tqdm
 
 from agent_gym.errors import ConfigError, require
-from agent_gym.row_forms import aliases_of, answers_of, pairs, question_of
+from agent_gym.row_choices import Survey
+from agent_gym.row_files import Broken
+from agent_gym.row_forms import aliases_of, completed, pairs, renamed
+from agent_gym.row_golds import Fault, golds
+from agent_gym.row_reader import Report, Rules, say_once
 from agent_gym.search import files
 
 if TYPE_CHECKING:
@@ -49,12 +53,19 @@ MUSIQUE = {
 }
 
 
+def word_problem(row: Row) -> Row:
+    """Read a row with a question and one answer, in any form of agent_gym/row_forms.py."""
+    read, _ = completed(row, Survey())
+    answer, *others = golds(read["answer"])
+    if others:
+        raise Fault("there are several answers, and GSM8K has one", answer)
+    return {"question": read["question"], "answer": answer}
+
+
 def math_problem(row: Row) -> Row:
     """Read a row with a problem and its answer, in any form of agent_gym/row_forms.py, such as DAPO-Math-17k's."""
-    problem, answers = question_of(row), answers_of(row)
-    if problem is None or not answers:
-        raise KeyError("problem" if problem is None else "answer")
-    return {"problem": problem, "answer": answers[0]}
+    read, _ = completed(row, Survey())
+    return {"problem": read["question"], "answer": golds(read["answer"])[0]}
 
 
 def multi_hop(row: Row) -> Row:
@@ -78,7 +89,7 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "word_problem": Kind(dict, {"question": "text", "answer": "text"}),
+    "word_problem": Kind(word_problem, {"question": "text", "answer": "text"}),
     "math_problem": Kind(math_problem, {"problem": "text", "answer": "text"}),
     "multi_hop": Kind(multi_hop, MULTI_HOP),
     "musique": Kind(musique, MUSIQUE),
@@ -97,39 +108,60 @@ def _columns(value: Any, second: str) -> dict[str, list[Any]]:
     return {"title": [title for title, _ in found], second: [rest for _, rest in found]}
 
 
-def write_table(path: Path, table: Table, rows: Iterable[tuple[str, Row]], *, progress: bool = False) -> None:
+def write_table(
+    path: Path, table: Table, rows: Iterable[tuple[str, Row | Broken]], rules: Rules, *, progress: bool = False
+) -> None:
     """Write rows, given with places such as "train.jsonl, line 3", to a file that appears when it is complete.
 
-    They are written in groups, so that memory does not grow with the data set. A `ConfigError` names the place of a row
-    of another kind.
+    They are written in groups, so that memory does not grow with the data set. `rules` are those of the environment
+    that reads the file: what it refuses is not written. A `ConfigError` groups the rows that cannot be used, unless
+    `rules.skip_bad`, which counts them on stderr.
     """
     pyarrow, parquet = require("pyarrow", "train"), require("pyarrow.parquet", "train")
     schema = pyarrow.schema([(name, _arrow(shape)) for name, shape in KINDS[table.kind].columns.items()])
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     # The delay: where the source cannot be reached, no bar stands before the message.
-    converted = _converted(table, tqdm(rows, desc=path.stem, unit=" rows", disable=not progress, delay=1))
+    bar = tqdm(rows, desc=path.stem, unit=" rows", disable=not progress, delay=1)
+    report = Report()
+    converted = _converted(table, bar, rules, report)
     count = 0
     with parquet.ParquetWriter(partial, schema) as writer:
         while group := list(islice(converted, ROWS_AT_ONCE)):
             writer.write_table(pyarrow.Table.from_pylist(group, schema))
             count += len(group)
+    if report.faults and not (rules.skip_bad and count):
+        partial.unlink()
+        raise report.error()
     if not count:
         partial.unlink()
         raise ConfigError(f"there are no rows for {path.name}; check the source")
+    if report.faults:
+        say_once(f"{path.name}: {report.bad:,} of {report.rows:,} rows are left out: {report.reasons()}")
+    if repeated := report.rows - report.bad - count:
+        say_once(f"{path.name}: {repeated:,} rows are left out, since they repeat the {table.distinct} of another")
     files.replace(partial, path)
 
 
-def _converted(table: Table, rows: Iterable[tuple[str, Row]]) -> Iterator[dict[str, Any]]:
+def _converted(
+    table: Table, rows: Iterable[tuple[str, Row | Broken]], rules: Rules, report: Report
+) -> Iterator[dict[str, Any]]:
     """Bring rows into the columns of a table, each value of its `distinct` column once, at 16 bytes per value."""
     seen: set[bytes] = set()
     kind = KINDS[table.kind]
     for place, row in rows:
+        report.rows += 1
         try:
+            if isinstance(row, Broken):
+                raise Fault(row.reason)
+            row = renamed(row, dict(rules.columns)) if rules.columns else row
             fitted = _fitted(kind.convert(row), kind.columns, "row")
+            rules._replace(columns=()).read(fitted, Survey())
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             problem = f"no column {error}" if isinstance(error, KeyError) else str(error)
-            raise ConfigError(f"{place}: {problem}; expected {table.local}") from error
+            told = f"{problem}; expected {table.local}"
+            report.fault(place, error if isinstance(error, ConfigError) else ConfigError(told))
+            continue
         if table.distinct is not None:
             key = hashlib.blake2b(fitted[table.distinct].encode(), digest_size=16).digest()
             if key in seen:

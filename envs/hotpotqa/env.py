@@ -10,6 +10,7 @@ from agent_gym.env import Reply
 from agent_gym.envs.hotpotqa.data import (
     EMBEDDED,
     OWN,
+    RULES,
     check_row,
     official,
     paragraphs,
@@ -24,7 +25,7 @@ from agent_gym.formats.react import ReActParser
 from agent_gym.protocols import prompt_file, takes_protocol
 from agent_gym.rewards import answer_format, preset_weights, tagged_answer
 from agent_gym.row_opening import RowOpening
-from agent_gym.row_reader import rules_of
+from agent_gym.row_reader import Rules, rules_of
 from agent_gym.search import BM25Retriever, Hit, Retriever
 from agent_gym.search.base import TokenLimit
 from agent_gym.search.engines import ENGINES, open_retriever
@@ -135,6 +136,7 @@ class HotpotQAEnv(RowOpening, ToolEnv):
     process_terms: ClassVar[frozenset[str]] = frozenset({"new_gold", "fact_recall", "repeat", "invalid"})
     default_system_prompt: ClassVar[str] = SEARCH
     load_tasks = staticmethod(questions)
+    row_rules: ClassVar[Rules] = RULES
     turns: ClassVar[int] = 6
     """Default of `max_turns`."""
 

@@ -16,7 +16,7 @@ from agent_gym.formats.code import CodeParser, unfenced
 from agent_gym.protocols import takes_protocol
 from agent_gym.rewards import boxed_answer, boxed_format, preset_weights
 from agent_gym.row_opening import RowOpening
-from agent_gym.row_reader import rules_of
+from agent_gym.row_reader import Rules, rules_of
 from agent_gym.sandbox import Execution, Sandbox, Session, make_sandbox
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import Parser, TextTool, ToolCall, ToolResult
@@ -230,6 +230,8 @@ class ReToolEnv(RowOpening, ToolEnv):
         "Solve the problem step by step. Let programs do the computations. When you know the answer, end with\n"
         "<answer>\n\\boxed{the answer}\n</answer>"
     )
+
+    row_rules: ClassVar[Rules] = rules_of(check=problem_of)
 
     @takes_protocol(PROTOCOLS)
     def __init__(
