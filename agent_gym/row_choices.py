@@ -138,6 +138,8 @@ def _either(keys: Mapping[str, Any], names: Sequence[str]) -> Any:
 
 
 def _text(value: Any) -> str:
+    if type(value) is str and value.strip() and value[0] not in "{?<":
+        return value.strip()
     found = golds(value) if not isinstance(value, Mapping | list | tuple) else ()
     if isinstance(value, bool):
         return str(value)
@@ -184,6 +186,8 @@ def block(choices: Sequence[Choice]) -> str:
 def are_in(choices: Sequence[Choice], text: str) -> bool:
     """Whether a text shows the choices with their labels already."""
     lowered, at = text.casefold(), 0
+    if not all(one.text.casefold() in lowered for one in choices):
+        return False
     for one in choices:
         label, words = re.escape(one.label.casefold()), re.escape(one.text.casefold())
         if not (found := re.compile(rf"(?<!\w)[(\[]?{label}\s*[)\].:]\s*{words}").search(lowered, at)):

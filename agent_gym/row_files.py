@@ -146,7 +146,7 @@ def _of_line(line: bytes) -> Any:
     try:
         return json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
-        return Broken(f"cannot be read: {error}")
+        return Broken(f"not valid JSON, since it is not UTF-8: {error}")
     except (ValueError, RecursionError) as error:
         return Broken(f"not valid JSON: {_reason(error)}")
 

@@ -388,6 +388,8 @@ def completed(
     """
     if not isinstance(row, Mapping):
         raise Fault("a row must be an object with the columns question, answer", row)
+    if not fixed and _is_simple(row, tuple(own)):
+        return row, _SIMPLE  # type: ignore[return-value]
     reading = read(row, survey, own, fixed, judged)
     if reading is None:
         held = row.get("question", row.get("problem", row.get("prompt")))
@@ -409,15 +411,35 @@ def completed(
     return {**row, "question": reading.question, "answer": answer}, reading
 
 
+_SIMPLE = Reading("", (), True, frozenset(("question", "answer")))
+
+
+def _is_simple(row: Mapping[str, Any], own: tuple[str, ...]) -> bool:
+    """Whether a row says by itself what `read` would return, as most do: a text and an answer, and nothing to add."""
+    if not _has_simple_columns(tuple(map(str, row)), own):
+        return False
+    asked, right = row["question"], row["answer"]
+    is_text = type(asked) is str and len(asked) <= MAX_OBSERVATION_CHARS and asked[:1].strip() not in ("{", "")
+    return is_text and (type(right) is int or (type(right) is str and right[:1].strip() not in ("{", "?", "<", "")))
+
+
+@lru_cache(maxsize=256)
+def _has_simple_columns(columns: tuple[str, ...], own: tuple[str, ...]) -> bool:
+    plan = plan_of(columns)
+    alone = (plan.questions, plan.answers, plan.body, plan.prompt) == (("question",), ("answer",), None, None)
+    return alone and not plan.choices and all(column in own for column in plan.contexts)
+
+
 def unshown(row: Mapping[str, Any], reading: Reading, own: Sequence[str]) -> list[str]:
     """Return the columns that a row carries and that no reader looks at, but for facts about it."""
-    named = (*own, "question", "answer", "answer_aliases", *(("extra_info", "reward_model") if _is_verl(row) else ()))
-    rest = [column for column in map(str, row) if column not in reading.used and column not in named]
-    return [column for column in rest if not _FACTS.fullmatch(column) and row.get(column) not in (None, "", [], {})]
+    rest = _other_columns(tuple(map(str, row)), reading.used, tuple(own))
+    return [column for column in rest if row.get(column) not in (None, "", [], {})] if rest else []
 
 
-def _is_verl(row: Mapping[str, Any]) -> bool:
-    return "reward_model" in row or "extra_info" in row
+@lru_cache(maxsize=256)
+def _other_columns(columns: tuple[str, ...], used: frozenset[str], own: tuple[str, ...]) -> list[str]:
+    named = {*own, *used, "question", "answer", "answer_aliases", "extra_info", "reward_model"}
+    return [column for column in columns if column not in named and not _FACTS.fullmatch(column)]
 
 
 def _names(row: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from agent_gym.errors import ConfigError
@@ -30,6 +31,7 @@ from agent_gym.row_files import short
 
 _LEVELS = 8  # of lists in lists
 _HIDDEN = ("<unk>", "?")  # what test splits without public answers hold
+_ODD = ("", " ", "\n", "\t", "\r", "{", "?", "<")  # what an empty text, an object or a hidden answer begins with
 _OBJECTS: tuple[tuple[tuple[str, ...], str], ...] = (  # keys whose values are answers, then the others it may have
     (
         ("value", "aliases", "normalizedaliases", "humananswers"),
@@ -52,6 +54,7 @@ class Fault(ConfigError):
         super().__init__(f"{kind}: {self.value}" if self.value else kind)
 
 
+@lru_cache(maxsize=4096)
 def plain_name(name: str) -> str:
     """Return a name of a column or key in small letters and digits alone: `Golden_Answers` is goldenanswers."""
     return re.sub("[^a-z0-9]", "", name.lower())
@@ -74,6 +77,8 @@ def golds(value: Any) -> tuple[str, ...]:
     Raises:
         Fault: for a value of a kind that is no answer.
     """
+    if type(value) is str and value[:1] not in _ODD:
+        return (value,)
     return tuple(dict.fromkeys(_golds(value, 0)))
 
 

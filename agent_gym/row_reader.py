@@ -112,8 +112,10 @@ class Rules(NamedTuple):
     def _as_question(self, row: Any, survey: Survey | None, report: Report | None) -> Row:
         read, reading = completed(row, survey, self.own, self.fixed, self.judged)
         if report is not None:
-            report.added.update(reading.added)
-            report.unshown.update(unshown(row, reading, self.own))
+            if reading.added:
+                report.added.update(reading.added)
+            if others := unshown(row, reading, self.own):
+                report.unshown.update(others)
         return read
 
     def _check_columns(self, row: Any) -> None:
@@ -152,7 +154,7 @@ class Report:
         """Return the reasons, the most frequent one first, each with the first place."""
         order = sorted(self.faults.items(), key=lambda one: -one[1][0])
         lines = [
-            f"{place}: {kind}{f': {value}' if value else ''}{f' ({count:,} rows)' if self.bad > 1 else ''}"
+            f"{place}: {kind}{f': {value}' if value else ''}{f' (and {count - 1:,} more rows)' if count > 1 else ''}"
             for kind, (count, place, value) in order[:_KINDS]
         ]
         more = f"; and {len(order) - _KINDS} more reasons" if len(order) > _KINDS else ""
@@ -160,7 +162,7 @@ class Report:
 
     def error(self) -> ConfigError:
         """Return the error that names them all."""
-        some = f"{self.bad:,} of {self.rows:,} rows cannot be used. " if self.bad > 1 else ""
+        some = f"{self.bad:,} of {self.rows:,} rows cannot be used. " if len(self.faults) > 1 else ""
         cure = " Mend them, or leave them out: skip_bad=True" if self.rows > self.bad else ""
         return ConfigError(f"{some}{self.reasons()}{'.' if cure else ''}{cure}")
 
@@ -422,7 +424,7 @@ def _mapped(splits: Mapping[str, Any], rules: Rules, name: str) -> dict[str, Seq
 def _batches(rows: Any, place: str) -> Iterator[tuple[str, Any]]:
     """Yield the rows of a data set of `datasets` a thousand at a time, which is many times as fast as one by one."""
     number = 0
-    with tqdm(total=len(rows), desc=place, unit=" rows", delay=2, leave=False, file=sys.stderr) as bar:
+    with tqdm(total=len(rows), desc=place, unit=" rows", delay=2, leave=False, disable=None, file=sys.stderr) as bar:
         for batch in rows.with_format("arrow").iter(batch_size=1000):
             for row in batch.to_pylist():
                 yield f"{place}, row {number}", row

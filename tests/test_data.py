@@ -67,15 +67,16 @@ def test_rows_are_read_once_and_again_after_a_change(tmp_path: Path, in_folder: 
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("a.jsonl", '{"question": "q", "answer": "a"}\n{"question": "q"}\n', ["row 1", "'answer'", "question"]),
+        ("a.jsonl", '{"question": "q", "answer": "a"}\n{"question": "q"}\n', ["line 2", "'answer'", "question"]),
         ("a.jsonl", '{"question": "q", "answer": "a"}\n{"question": \n', ["line 2", "not valid JSON"]),
-        ("a.jsonl", "[1, 2]\n", ["row 0", "question, answer"]),
+        ("a.jsonl", "[1, 2]\n", ["line 1", "must be an object"]),
         ("a.json", '{"question": "q", "answer": "a"}', ["no list of rows", "ends in .jsonl"]),
-        ("a.json", '{"question": "q", "answer": "a"}\n{"question": "q", "answer": "a"}', ["Extra data", ".jsonl"]),
+        ("a.json", '{"question": "q",\n "answer": "a"}\n{"question": "q"}', ["Extra data", ".jsonl"]),
         ("a.json", "[]", ["no rows"]),
         ("a.parquet", "not parquet", ["cannot be read"]),
-        ("a.csv", "question,answer\n", [".jsonl, .json, .parquet"]),
-        ("a.jsonl", b"\xff\xfe\x00", ["cannot be read"]),
+        ("a.csv", "question,answer\n", ["holds no rows"]),
+        ("a.txt", "question,answer\n", [".jsonl, .ndjson, .json, .csv"]),
+        ("a.jsonl", b"\xff\xfe\x00", ["line 1", "not UTF-8"]),
     ],
 )
 def test_broken_files_are_named(tmp_path: Path, name: str, text: str | bytes, words: list[str]) -> None:
@@ -110,7 +111,7 @@ def test_a_hub_data_set_is_checked_for_its_columns(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(datasets, "load_dataset", lambda name, config: made)
     splits = load_splits("some/rows", columns=COLUMNS, config="main")
     assert splits["train"][2] == ROWS[2] and len(splits["train"]) == 3
-    with pytest.raises(ConfigError, match="some/rows, split train: no column 'hint'"):
+    with pytest.raises(ConfigError, match="some/rows, split train, row 0: no column 'hint'.*and 2 more rows"):
         load_splits("some/rows", columns=("hint",), config="main")
 
 

@@ -156,11 +156,11 @@ def test_reading_worked_answers() -> None:
 
 def test_a_task_of_another_shape_is_named() -> None:
     for task in ({"question": "q"}, "q", {"question": None, "answer": "#### 1"}):
-        with pytest.raises(ConfigError, match="question and answer"):
+        with pytest.raises(ConfigError, match="column '(answer|question)'|must be an object"):
             make().reset(options={"task": task})
 
 
-@pytest.mark.parametrize("answer", ["seven", "It is half.\n#### 3/4", ""])
+@pytest.mark.parametrize("answer", ["seven", "It is half.\n#### 3/4"])
 def test_an_answer_that_no_number_matches_is_named(answer: str) -> None:
     with pytest.raises(ConfigError, match="is not one number, so that no answer could be right"):
         make().reset(options={"task": {**ROW, "answer": answer}})

@@ -171,7 +171,9 @@ def test_shards_are_one_split_and_other_files_are_not(tmp_path):
     ("line", "message"),
     [
         ('{"question": "x"}', "no column 'answer'"),
-        ('{"question": "x", "answer": 3}', "answer is '3'; it must be a text"),
+        ('{"question": "x", "answer": "3/4"}', "the answer is not one number"),
+        ('{"question": "x", "answer": [3, 4]}', "there are several answers"),
+        ('{"question": "x", "answer": {"one": 3}}', "an object of a form that is not known"),
         ("[]", "must be an object"),
     ],
 )

@@ -220,8 +220,8 @@ def test_parquet_is_read_with_other_column_names(tmp_path):
         ("c.jsonl", '{"title": "x", "text": "x"}', ", line 1: no column '_id'; it has: title, text"),
         ("c.jsonl", '{"_id": true, "text": "x"}', ", line 1: _id is True"),
         ("c.jsonl", '{"_id": "2", "text": null}', ", line 1: text is 'None'; it must be a text"),
-        ("c.json", "", ": must hold a JSON list"),
-        ("c.json", '[{"_id": "1", "text": ""}, {"_id": "2"', ", example 1: not valid JSON"),
+        ("c.json", "", " holds no rows"),
+        ("c.json", '[{"_id": "1", "text": ""}, {"_id": "2"', ": not valid JSON: Expecting ',' delimiter: line 1"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(tmp_path, name, content, message):
@@ -243,9 +243,9 @@ def test_files_that_are_not_there_or_not_known(tmp_path):
     for name in (tmp_path / "none.jsonl", "none.jsonl"):
         with pytest.raises(ConfigError, match="no such file"):
             open_source(name)
-    (tmp_path / "c.csv").write_text("a")
+    (tmp_path / "c.txt").write_text("a")
     with pytest.raises(ConfigError, match=r"must end in \.jsonl"):
-        read_documents(tmp_path / "c.csv")
+        read_documents(tmp_path / "c.txt")
 
 
 def test_a_data_set_of_the_hub_is_read_by_its_split(monkeypatch):
@@ -257,7 +257,7 @@ def test_a_data_set_of_the_hub_is_read_by_its_split(monkeypatch):
     source = read_dataset("team/corpus", "all")
     assert list(source) == [Document("1", "a", "b"), Document("2", "", "c")]
     assert source.place(1) == "team/corpus, split corpus, row 1"
-    with pytest.raises(ConfigError, match="split corpus: no column 'body'"):
+    with pytest.raises(ConfigError, match="split corpus, row 0: no column 'body'"):
         read_dataset("team/corpus", text="body")
     with pytest.raises(ConfigError, match="split is 'test'; it must be one of corpus"):
         read_dataset("team/corpus", split="test")

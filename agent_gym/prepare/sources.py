@@ -39,6 +39,7 @@ PLAIN = Rules()
 
 _SPLITS = {"dev": "validation", "valid": "validation"}
 _ORDER = ("train", "validation", "test", NO_SPLIT)
+_SHARD = re.compile(r"-\d+-of-\d+")  # as the hub names the parts of a large split; addresses may repeat their numbers
 _TIMEOUT_S = 20
 
 
@@ -266,7 +267,7 @@ def _from_files(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str],
         names = ", ".join(urls.get(path, str(path)) for path in group)
         if len({path.resolve() for path in group}) < len(group):
             raise ConfigError(f"{names}: a file is given twice, and its rows would be, too")
-        if len(group) > 1 and not are_parts(group):
+        if len(group) > 1 and not (all(_SHARD.search(path.name) for path in group) or are_parts(group)):
             raise ConfigError(f"{names} would be the same split ({split}); give one of them by --from")
         if split == NO_SPLIT and any(other.table is table for other in rows):
             raise ConfigError(f"cannot tell which split {group[0]} is; its name must hold train, validation or test")
