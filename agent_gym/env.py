@@ -264,7 +264,7 @@ class TextEnv(gymnasium.Env[str, str]):
             return options["task"], "given"
         split, index = options.get("split") or self.split, options.get("index")
         self._check_split(split)
-        tasks = self.tasks[split]
+        tasks = self.tasks[str(split)]
         if index is None:
             index = int(self.np_random.random() * len(tasks))
         elif isinstance(index, bool) or not hasattr(index, "__index__"):

@@ -40,10 +40,12 @@ class Survey:
     highest: bool = False  # some answer is the number of choices
     only_index: bool = False  # some answer can only be the number of a choice
     only_text: bool = False  # some answer can only be the text of one
+    from_one: bool = False  # the columns of the choices are numbered from 1
     used: set[str] = field(default_factory=set)  # how answers were read, for a line about it
 
-    def look(self, value: Any, choices: Sequence[Choice]) -> None:
+    def look(self, value: Any, choices: Sequence[Choice], columns: Sequence[str] = ()) -> None:
         """Take account of a row."""
+        self.from_one |= len(columns) > 1 and columns[0].endswith("1")
         for number in _numbers(value):
             self.lowest |= number == 0
             self.highest |= number == len(choices)
@@ -91,10 +93,11 @@ def choices_of(row: Mapping[str, Any], columns: Sequence[str]) -> list[Choice]:
     if held:  # such as choices, and options that say the same
         return next((found for column in held if (found := parsed(row[column]))), [])
     texts = {column: row[column] for column in columns if row[column] not in (None, "")}
-    marks = [plain_name(column)[-1] for column in texts]
-    if len(texts) > 1 and marks != [plain_name(column)[-1] for column in columns][: len(marks)]:
+    if len(texts) > 1 and [*texts] != [*columns][: len(texts)]:
         raise Fault("a choice between others is empty", [*texts])
-    found = [Choice(mark.upper(), _text(text)) for mark, text in zip(marks, texts.values(), strict=True)]
+    # Letters, and not the numbers of the columns: the answers may be counted from another one.
+    letters = [chr(ord("A") + n) for n in range(len(texts))]
+    found = [Choice(letter, _text(text)) for letter, text in zip(letters, texts.values(), strict=True)]
     return found if len(found) > 1 else []
 
 
@@ -233,6 +236,8 @@ def _named(value: Any, choices: Sequence[Choice], survey: Survey, index: bool) -
         survey.used.add("the label of a choice")
         return labelled
     if numbers := _numbers(value):
+        if not (survey.lowest or survey.highest or by_text) and (survey.from_one or isinstance(value, str)):
+            raise Fault("the answer is the number of a choice, and no row tells whether the first is 0 or 1", value)
         return _numbered(numbers[0], by_text, choices, survey, index)
     if by_text:
         survey.used.add("the text of a choice")

@@ -27,9 +27,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from agent_gym.chat import MAX_OBSERVATION_CHARS
-from agent_gym.errors import ConfigError
 from agent_gym.rewards import boxed_answer
 from agent_gym.row_choices import Choice, Survey, are_in, block, choice_columns, choices_of, right_choice
+from agent_gym.row_columns import names_of
 from agent_gym.row_golds import Fault, golds, is_plain, object_of, plain_name
 from agent_gym.row_shown import CONTEXTS, Message, context_of, messages_of, text_of, unframed
 
@@ -37,15 +37,13 @@ FORMS = (
     "question (or problem, prompt, extra_info.question) and answer (or answers, golden_answers, solution, "
     "reward_model.ground_truth)"
 )
-ROLES = ("question", "answer", "choices", "context")
-"""What `columns` can name."""
 _QUESTIONS = ("question", "problem", "questiontext", "questionstem", "query", "squestion", "content")
 _PROMPTS = ("prompt", "messages", "conversations")
 _WEAK_QUESTIONS = ("instruction", "input", "inputs", "ctx", "goal", "sentence", "claim", "statement")
 _ANSWERS = ("answer", "answers", "goldenanswers", "goldanswers", "goldanswer", "finalanswer", "correctanswer",
             "correctanswers", "bestanswer", "groundtruth", "groundtruths", "expectedanswer", "referenceanswer",
             "possibleanswers", "shortanswer", "shortanswers", "answerspans", "answersspans", "lsolutions",
-            "finaldecision", "ans")  # fmt: skip
+            "finaldecision", "ans", "answernumber", "answersobjects", "annotations")  # fmt: skip
 _INDEXES = ("answerkey", "answeridx", "answerindex", "correctoption", "correctidx", "goldindex", "cop", "correct",
             "gold", "label")  # fmt: skip
 _TARGETS = ("target", "targets", "output", "completion", "response")
@@ -56,6 +54,8 @@ _FACTS = re.compile(
     r"ability|agent_name|program|call|world|language)",
     re.IGNORECASE,
 )
+_SAID = re.compile(r"\b(?:final )?answer is:?\s*(\S.*?)\.?\s*$", re.IGNORECASE)  # as in MetaMathQA
+_LONGEST = 200  # characters of a completion that is an answer and no solution
 _CURE = 'name the column that is meant: columns={"question": ..., "answer": ...}'
 
 
@@ -150,7 +150,7 @@ def read(
             text = text if about in text else f"{about}\n\n{text}"
             added.append(column)
     if choices:
-        added += choice_names
+        added += [name for name in choice_names if name not in used]
         text = text if are_in(choices, text) else f"{text}\n\n{block(choices)}"
     return Reading(text, found, plain, frozenset([*used, *answered, *added]), tuple(added), tuple(before))
 
@@ -161,9 +161,9 @@ def survey_row(survey: Survey, row: Any, own: Sequence[str] = (), fixed: Sequenc
         return
     plan = plan_of(tuple(map(str, row)))
     with suppress(Fault):
-        choices, _ = _choices(row, plan, _question(row, plan, fixed)[1], own, fixed)
+        choices, names = _choices(row, plan, _question(row, plan, fixed)[1], own, fixed)
         for _, value, _ in _candidates(row, plan, fixed, True) if choices else ():
-            survey.look(value, choices)
+            survey.look(value, choices, names)
 
 
 def _choices(
@@ -186,8 +186,12 @@ def _question(row: Mapping[str, Any], plan: Plan, fixed: Sequence[str]) -> tuple
     texts = {name: text for name in names if (text := _stem(row[name]))}
     messages = None
     if plan.prompt and "question" not in fixed:
-        messages = messages_of(row[plan.prompt])
-        if messages is None and (text := text_of(row[plan.prompt], "prompt")):
+        try:
+            messages = messages_of(row[plan.prompt])
+        except Fault:  # such as a whole dialogue, beside the question
+            if not texts:
+                raise
+        if messages is None and isinstance(row[plan.prompt], str) and (text := text_of(row[plan.prompt], "prompt")):
             messages = [{"role": "user", "content": text}]
     last = messages[-1]["content"] if messages else ""
     if texts:
@@ -213,7 +217,9 @@ def _question(row: Mapping[str, Any], plan: Plan, fixed: Sequence[str]) -> tuple
 
 def _stem(value: Any) -> str:
     value = object_of(value)
-    return text_of(value["stem"] if isinstance(value, Mapping) and "stem" in value else value, "question")
+    if isinstance(value, Mapping):
+        value = next((value[name] for name in ("stem", "text") if name in value), value)
+    return text_of(value, "question")
 
 
 def _holds(text: str, part: str) -> bool:
@@ -228,10 +234,12 @@ def _answer(
         raise NeedsSurvey
     good: dict[str, tuple[str, ...]] = {}
     faults: list[Fault] = []
-    for name, value, index in _candidates(row, plan, fixed, bool(choices)):
+    for name, value, kind in _candidates(row, plan, fixed, bool(choices)):
+        index = kind == "index"
         if good and name not in plan.answers and not (choices and index):
             break
         try:
+            value = _solved(value, name, row) if kind in ("target", "solution") else value
             if index and value in (-1, "-1"):  # as the hub hides the labels of test splits
                 continue
             if index and not choices and _counts(value):
@@ -256,29 +264,24 @@ def _answer(
 
 def _candidates(
     row: Mapping[str, Any], plan: Plan, fixed: Sequence[str], chosen: bool
-) -> Iterator[tuple[str, Any, bool]]:
-    """Yield the columns that may hold the answer: name, value, and whether it is the label or number of a choice."""
+) -> Iterator[tuple[str, Any, str]]:
+    """Yield the columns that may hold the answer: name, value, and whether it is an index, a target or a solution."""
     if "answer" in fixed:
-        yield "answer", row.get("answer"), False
+        yield "answer", row.get("answer"), "answer"
         return
     for name in plan.answers:
-        yield name, _listed(row[name], name), False
+        yield name, _listed(row[name], name), "answer"
     if chosen:
-        yield from ((name, row[name], True) for name in plan.indexes)
+        yield from ((name, row[name], "index") for name in plan.indexes)
     extra, truth = object_of(row.get("extra_info")), object_of(row.get("reward_model"))
     if isinstance(extra, Mapping):
-        yield from ((f"extra_info.{name}", extra.get(name), False) for name in ("answers", "answer"))
+        yield from ((f"extra_info.{name}", extra.get(name), "answer") for name in ("answers", "answer"))
     if isinstance(truth, Mapping):
-        yield "reward_model", truth.get("ground_truth"), False
+        yield "reward_model", truth.get("ground_truth"), "answer"
     if not chosen:
-        yield from ((name, row[name], True) for name in plan.indexes)
-    numbers = next((name for name in row if plain_name(str(name)) in ("nums", "numbers")), None)
-    for name in plan.targets:
-        if numbers and plain_name(name) == "target" and row[name] is not None:
-            raise Fault(f"target is to be reached with {numbers}, and is no answer to a question")
-        yield name, _stated(row[name]), False
-    for name in plan.solutions:
-        yield name, _solved(row[name]), False
+        yield from ((name, row[name], "index") for name in plan.indexes)
+    yield from ((name, row[name], "target") for name in plan.targets)
+    yield from ((name, row[name], "solution") for name in plan.solutions)
 
 
 def _counts(value: Any) -> bool:
@@ -305,25 +308,30 @@ def _key(text: str) -> str:
         return "".join(last.split())
 
 
-def _stated(value: Any) -> Any:
-    """Return what a completion states as its answer, in a box or behind `####`, else the value."""
-    if isinstance(value, Sequence) and value and isinstance(value[-1], Mapping):
-        value = value[-1].get("content", value)
-    if isinstance(value, str):
-        return boxed(value) or (value.rpartition("####")[2].strip() if "####" in value else value)
-    return value
+def _solved(value: Any, name: str, row: Mapping[str, Any]) -> Any:
+    """Return the answer that a target, a completion or a worked solution states.
 
-
-def _solved(value: Any) -> Any:
-    """Return the answer of a worked solution: the last box, what is behind `####`, or all of a line that is short."""
+    That is the last box, what is behind `####` or "the answer is", else all of a line that is short.
+    """
+    numbers = next((column for column in row if plain_name(str(column)) in ("nums", "numbers")), None)
+    if numbers and plain_name(name) == "target" and value is not None:
+        raise Fault(f"target is to be reached with {numbers}, and is no answer to a question")
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 1:
         value = value[0]
+    if isinstance(value, Mapping) and isinstance(value.get("content"), str):  # TRL's completion
+        value = value["content"]
     if not isinstance(value, str):
-        return None if isinstance(value, Mapping) or not isinstance(value, int | float) else value
-    stated = _stated(value)
-    if stated == value and (len(value) > 100 or "\n" in value.strip()):
-        raise Fault("the solution states no answer, in a box or behind ####")
-    return stated
+        return value
+    if box := boxed(value):
+        return box
+    if "####" in value:
+        return value.rpartition("####")[2].strip()
+    last = value.strip().splitlines()[-1] if value.strip() else ""
+    if found := _SAID.search(last):
+        return found[1]
+    if "\n" in value.strip() or len(value) > _LONGEST:
+        raise Fault(f"{name} is worked out and states no answer: in a box, behind ####, or as 'The answer is: '")
+    return value
 
 
 def boxed(solution: str) -> str | None:
@@ -393,14 +401,14 @@ def completed(
     reading = read(row, survey, own, fixed, judged)
     if reading is None:
         held = row.get("question", row.get("problem", row.get("prompt")))
-        if held is None:
-            raise Fault(f"no column 'question'; it has: {_names(row)}; a row has {FORMS}, or {_CURE}")
+        if held is None and not plan_of(tuple(map(str, row))).questions:
+            raise Fault(f"no column 'question'; it has: {names_of(row)}; a row has {FORMS}, or {_CURE}")
         raise Fault("the question is empty")
     if not reading.golds and not reading.plain:
         plan = plan_of(tuple(map(str, row)))
         named = [*plan.answers, *plan.indexes, *plan.targets, *plan.solutions]
         if not named and "reward_model" not in row and "extra_info" not in row:
-            raise Fault(f"no column 'answer'; it has: {_names(row)}; a row has {FORMS}, or {_CURE}")
+            raise Fault(f"no column 'answer'; it has: {names_of(row)}; a row has {FORMS}, or {_CURE}")
         raise Fault(f"it names no answer: {', '.join(named) or 'reward_model'} is empty; leave such rows out")
     size = len(reading.question) + sum(len(message["content"]) for message in reading.before)
     if size > MAX_OBSERVATION_CHARS:
@@ -440,63 +448,3 @@ def unshown(row: Mapping[str, Any], reading: Reading, own: Sequence[str]) -> lis
 def _other_columns(columns: tuple[str, ...], used: frozenset[str], own: tuple[str, ...]) -> list[str]:
     named = {*own, *used, "question", "answer", "answer_aliases", "extra_info", "reward_model"}
     return [column for column in columns if column not in named and not _FACTS.fullmatch(column)]
-
-
-def _names(row: Mapping[str, Any]) -> str:
-    text = ", ".join(map(str, row))
-    return text if len(text) <= 300 else f"{text[:300]}..."
-
-
-def renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
-    """Return a row with the named columns under the names of `ROLES`; parts are joined, as in "Body+Question".
-
-    A column in an object is named by dots, as "extra_info.answer".
-
-    Raises:
-        Fault: if there is no such column.
-    """
-    found, taken = dict[str, Any](), set[str]()
-    for role, source in columns.items():
-        parts = [source] if source in row else source.split("+")
-        values = [_at(row, part.strip()) for part in parts]
-        taken |= {part.strip() for part in parts}
-        found[role] = values[0] if len(values) == 1 else " ".join(text_of(value, source) for value in values)
-    return {**{name: value for name, value in row.items() if name not in taken}, **found}
-
-
-def has_columns(row: Mapping[str, Any], columns: Mapping[str, str]) -> bool:
-    """Whether `renamed` finds all columns; of a row that it has returned it finds none that it took."""
-    try:
-        renamed(row, columns)
-    except Fault:
-        return False
-    return True
-
-
-def _at(row: Mapping[str, Any], path: str) -> Any:
-    if path in row:
-        return row[path]
-    value: Any = row
-    for part in path.split("."):
-        value = object_of(value)
-        if not isinstance(value, Mapping) or part not in value:
-            raise Fault(f"columns names {path!r}, and the row has: {_names(row)}")
-        value = value[part]
-    return value
-
-
-def checked_columns(columns: Any) -> dict[str, str]:
-    """Return the setting `columns`: roles to the names of columns.
-
-    Raises:
-        ConfigError: for anything else.
-    """
-    if columns is None:
-        return {}
-    if not isinstance(columns, Mapping) or not all(isinstance(one, str) and one for one in columns.values()):
-        raise ConfigError(f"columns is {columns!r:.100}; it must be a dict from {', '.join(ROLES)} to names of columns")
-    others = {"options": "choices", "passage": "context"}
-    named = {others.get(str(role), str(role)): column for role, column in columns.items()}
-    if odd := [role for role in named if role not in ROLES]:
-        raise ConfigError(f"columns names {odd[0]!r}; known: {', '.join(ROLES)}")
-    return named

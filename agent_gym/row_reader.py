@@ -20,8 +20,9 @@ from tqdm import tqdm
 
 from agent_gym.errors import ConfigError, require
 from agent_gym.row_choices import Survey
+from agent_gym.row_columns import checked_columns, has_columns, renamed
 from agent_gym.row_files import SUFFIXES, Broken, read_parts, read_with_broken, suffix_of
-from agent_gym.row_forms import NeedsSurvey, checked_columns, completed, has_columns, renamed, survey_row, unshown
+from agent_gym.row_forms import NeedsSurvey, completed, survey_row, unshown
 from agent_gym.row_golds import Fault
 from agent_gym.row_splits import FolderSplits, find_files, split_of, split_word, stem_of
 
@@ -98,7 +99,7 @@ class Rules(NamedTuple):
         self._check_columns(read)
         if self.check is not None:
             self.check(read)
-        return read  # type: ignore[no-any-return]
+        return read
 
     def again(self, row: Any) -> Row:
         """Read a task of an episode: a row that was read before, or one that was handed in; `ConfigError` as `read`."""
@@ -359,7 +360,7 @@ def settle(reports: Mapping[str, Report], rules: Rules, name: str, survey: Surve
     return [*kept]
 
 
-def read_given(given: Any, rules: Rules, name: str) -> dict[str, Sequence[Row]]:
+def read_given(given: Any, rules: Rules, name: str) -> Splits:
     """Read rows that are in memory: a list, a data set of `datasets`, a table of pandas, or such by split; or a path.
 
     Raises:

@@ -14,7 +14,8 @@ from typing import Any
 from agent_gym.row_golds import Fault, object_of, plain_name
 
 Message = dict[str, Any]
-CONTEXTS = ("context", "contexts", "passage", "passages", "paragraph", "paragraphs", "article", "support", "story")
+CONTEXTS = ("context", "contexts", "passage", "passages", "paragraph", "paragraphs", "article", "support", "story",
+            "premise")  # fmt: skip
 """The columns that hold what a question is about, as `plain_name` writes them."""
 _ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),

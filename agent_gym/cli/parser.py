@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from agent_gym.errors import ConfigError, one_of, require, writing
 from agent_gym.registry import check_env_id
-from agent_gym.row_forms import checked_columns
+from agent_gym.row_columns import checked_columns
 from agent_gym.untrusted import check_depth, harmless, parse_json, read_text
 
 Flag = Callable[..., None]  # what adds a flag, see `Parser.group`

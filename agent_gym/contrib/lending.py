@@ -45,9 +45,11 @@ def opening_messages(env: TextEnv, info: Mapping[str, Any]) -> list[Message]:
         raise ConfigError(f"{type(env).__name__} shows images, and adapters hand over text only")
     if not (isinstance(env, ToolEnv) and env.tools and env.parser.in_templates):
         return list(info["messages"])
-    *system, question = info["messages"]
-    texts = [*(message["content"] for message in system), env.parser.instructions(env.tool_schemas)]
-    return [{"role": "system", "content": "\n\n".join(texts)}, question]
+    messages = info["messages"]
+    system = [message["content"] for message in messages if message["role"] == "system"]
+    texts = [*system, env.parser.instructions(env.tool_schemas)]
+    others = [message for message in messages if message["role"] != "system"]  # also a row's earlier turns
+    return [{"role": "system", "content": "\n\n".join(texts)}, *others]
 
 
 class LentEpisode:

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, NamedTuple
 from agent_gym.chat import Message, text_of
 from agent_gym.contrib.lending import LentEpisode, task_rows
 from agent_gym.env import Reply
-from agent_gym.errors import ConfigError, require
+from agent_gym.errors import ConfigError, require, shown
 from agent_gym.images import Content
 from agent_gym.registry import make
+from agent_gym.row_opening import RowOpening
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import FunctionTool, Tool, ToolResult
 
@@ -47,15 +48,22 @@ def to_trl(env_id: str, *, split: str = "train", tasks: int = 1000, seed: int = 
     if not isinstance(probe, ToolEnv) or not probe.tools:
         raise ConfigError(f"{env_id} has no tools, and TRL's environments are tools: train it with AgentGRPOTrainer")
     datasets = require("datasets", "train")
-    system: list[Message] = [{"role": "system", "content": probe.system_prompt}] if probe.system_prompt else []
     rows = [
-        {"prompt": [*system, {"role": "user", "content": ""}], **row}
+        {"prompt": [*_before(probe, row), {"role": "user", "content": ""}], **row}
         for row in task_rows(env_id, split, tasks, seed, env_kwargs)
     ]
     methods = {name: _method(tool) for name, tool in probe.tools.items()}
     probe.close()
     factory = type("AgentGymEnvironment", (_Environment,), {**methods, "_made_by": (env_id, env_kwargs)})
     return ForTRL(factory, datasets.Dataset.from_list(rows), _reward)
+
+
+def _before(probe: ToolEnv, row: Mapping[str, Any]) -> list[Message]:
+    """Return the messages before the question of a task: the system prompt, and the turns that its row has."""
+    system, turns, task = probe.system_prompt, tuple[Message, ...](), probe.tasks[row["split"]][row["index"]]
+    if isinstance(probe, RowOpening) and isinstance(task, Mapping):
+        system, turns = probe.conversation(task, system)
+    return [*([{"role": "system", "content": system}] if system else []), *turns]
 
 
 class _Environment:
@@ -141,7 +149,11 @@ class FromTRL(ToolEnv):
             raise ConfigError(f"{type(self._trl).__name__} has no get_reward: give reward_func=")
         names = [name for name, _ in inspect.getmembers(type(self._trl), inspect.isfunction) if name[0] != "_"]
         tools = [_Method(getattr(self._trl, name)) for name in names if name not in _NO_TOOLS]
-        super().__init__(rows if isinstance(rows, Mapping) else {"train": rows}, tools=tools, **kwargs)
+        splits = rows if isinstance(rows, Mapping) else {"train": rows}
+        for split, some in splits.items():
+            for number, row in enumerate(some):
+                _check_prompt(row, f"row {number} of split {split!r}")
+        super().__init__(splits, tools=tools, **kwargs)
 
     def begin(self, task: Any) -> str:
         text = self._trl.reset(**task)
@@ -180,6 +192,19 @@ class FromTRL(ToolEnv):
             )
             reward += float(paid)
         return reward
+
+
+def _check_prompt(row: Any, place: str) -> None:
+    """Raise `ConfigError` unless a row is an object whose `prompt`, if it has one, is a list of messages."""
+    prompt = row.get("prompt") if isinstance(row, Mapping) else row
+    messages = prompt is None or (isinstance(prompt, list | tuple) and all(map(_is_message, prompt)))
+    if not isinstance(row, Mapping) or not messages:
+        wanted = 'messages, [{"role": "user", "content": "..."}]'
+        raise ConfigError(f"{place}: prompt is {shown(prompt)}; it must be {wanted}")
+
+
+def _is_message(one: Any) -> bool:
+    return isinstance(one, Mapping) and isinstance(one.get("role"), str) and isinstance(one.get("content"), str | list)
 
 
 class _Method(FunctionTool):

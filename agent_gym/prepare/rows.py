@@ -17,8 +17,9 @@ from tqdm import tqdm
 
 from agent_gym.errors import ConfigError, require
 from agent_gym.row_choices import Survey
+from agent_gym.row_columns import renamed
 from agent_gym.row_files import Broken
-from agent_gym.row_forms import aliases_of, completed, pairs, renamed
+from agent_gym.row_forms import aliases_of, completed, pairs
 from agent_gym.row_golds import Fault, golds
 from agent_gym.row_reader import Report, Rules, say_once
 from agent_gym.search import files

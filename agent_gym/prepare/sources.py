@@ -24,8 +24,9 @@ from agent_gym.prepare.model import fetch
 from agent_gym.prepare.recipes import Hub, Recipe, Table
 from agent_gym.prepare.rows import Row
 from agent_gym.row_choices import Survey
+from agent_gym.row_columns import renamed
 from agent_gym.row_files import Broken, read_rows, read_with_broken
-from agent_gym.row_forms import completed, renamed
+from agent_gym.row_forms import completed
 from agent_gym.row_reader import Rules
 from agent_gym.row_splits import are_parts, rows_files, split_below
 from agent_gym.search import files

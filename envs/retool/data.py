@@ -82,5 +82,5 @@ def _distinct(rows: Any) -> Sequence[Row]:
         first.setdefault(f"{opening_of(row)}{row['question']}", index)
     kept = list(first.values())
     if len(kept) == len(rows):
-        return rows  # type: ignore[no-any-return]
+        return rows
     return rows.select(kept) if hasattr(rows, "select") else ReadRows(rows[index] for index in kept)

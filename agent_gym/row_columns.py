@@ -1,0 +1,77 @@
+"""The setting `columns`: which column of a data set is the question, the answer, the choices, or the context.
+
+It ends the guessing where the names of columns tell nothing, or where two of them could be meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agent_gym.errors import ConfigError
+from agent_gym.row_golds import Fault, object_of
+from agent_gym.row_shown import text_of
+
+ROLES = ("question", "answer", "choices", "context")
+"""What `columns` can name."""
+
+
+def renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    """Return a row with the named columns under the names of `ROLES`; parts are joined, as in "Body+Question".
+
+    A column in an object is named by dots, as "extra_info.answer".
+
+    Raises:
+        Fault: if there is no such column.
+    """
+    found, taken = dict[str, Any](), set[str]()
+    for role, source in columns.items():
+        parts = [source] if source in row else source.split("+")
+        values = [_at(row, part.strip()) for part in parts]
+        taken |= {part.strip() for part in parts}
+        found[role] = values[0] if len(values) == 1 else " ".join(text_of(value, source) for value in values)
+    return {**{name: value for name, value in row.items() if name not in taken}, **found}
+
+
+def has_columns(row: Mapping[str, Any], columns: Mapping[str, str]) -> bool:
+    """Whether `renamed` finds all columns; of a row that it has returned it finds none that it took."""
+    try:
+        renamed(row, columns)
+    except Fault:
+        return False
+    return True
+
+
+def _at(row: Mapping[str, Any], path: str) -> Any:
+    if path in row:
+        return row[path]
+    value: Any = row
+    for part in path.split("."):
+        value = object_of(value)
+        if not isinstance(value, Mapping) or part not in value:
+            raise Fault(f"columns names {path!r}, and the row has: {names_of(row)}")
+        value = value[part]
+    return value
+
+
+def checked_columns(columns: Any) -> dict[str, str]:
+    """Return the setting `columns`: roles to the names of columns.
+
+    Raises:
+        ConfigError: for anything else.
+    """
+    if columns is None:
+        return {}
+    if not isinstance(columns, Mapping) or not all(isinstance(one, str) and one for one in columns.values()):
+        raise ConfigError(f"columns is {columns!r:.100}; it must be a dict from {', '.join(ROLES)} to names of columns")
+    others = {"options": "choices", "passage": "context"}
+    named = {others.get(str(role), str(role)): column for role, column in columns.items()}
+    if odd := [role for role in named if role not in ROLES]:
+        raise ConfigError(f"columns names {odd[0]!r}; known: {', '.join(ROLES)}")
+    return named
+
+
+def names_of(row: Mapping[str, Any]) -> str:
+    """Return the names of a row's columns for a message."""
+    text = ", ".join(map(str, row))
+    return text if len(text) <= 300 else f"{text[:300]}..."
