@@ -5,13 +5,14 @@ It ends the guessing where the names of columns tell nothing, or where two of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agent_gym.errors import ConfigError
 from agent_gym.row_golds import Fault, object_of
 from agent_gym.row_shown import text_of
 
+_MOST, _LONGEST = 20, 40
 ROLES = ("question", "answer", "choices", "context")
 """What `columns` can name."""
 
@@ -73,5 +74,11 @@ def checked_columns(columns: Any) -> dict[str, str]:
 
 def names_of(row: Mapping[str, Any]) -> str:
     """Return the names of a row's columns for a message."""
-    text = ", ".join(map(str, row))
-    return text if len(text) <= 300 else f"{text[:300]}..."
+    return listed(map(str, row))
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names for a message: the first ones, and the first characters of each."""
+    some = [*names]
+    more = f" and {len(some) - _MOST} more" if len(some) > _MOST else ""
+    return ", ".join(" ".join(name[:_LONGEST].split()) for name in some[:_MOST]) + more

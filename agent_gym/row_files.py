@@ -95,9 +95,8 @@ def read_parts(path: Path) -> Mapping[str, Sequence[Any]] | None:
         whole = _whole(path)
     except (OSError, EOFError, ValueError):
         return None  # `read_rows` says what is wrong
-    if not isinstance(whole, dict) or not whole or not all(split_word(str(key)) for key in whole):
-        return None
-    return whole if all(isinstance(part, list) for part in whole.values()) else None
+    lists = {str(key): part for key, part in whole.items() if isinstance(part, list)} if isinstance(whole, dict) else {}
+    return lists if lists and all(map(split_word, lists)) else None
 
 
 def short(value: Any, length: int = 50) -> str:
@@ -111,7 +110,7 @@ def short(value: Any, length: int = 50) -> str:
 
 def too_deep(value: Any) -> bool:
     """Whether lists and objects are nested so deeply that whatever copies or writes the value would fail."""
-    level = [value]
+    level = [value] if isinstance(value, Mapping | list) else []
     for _ in range(_DEEPEST):
         inside = (one.values() if isinstance(one, Mapping) else one for one in level)
         level = [one for part in inside for one in part if isinstance(one, dict | list)]
@@ -229,7 +228,7 @@ def _unwrapped(value: Any, path: Path) -> list[Any]:
     columns = [one for one in named.values() if isinstance(one, list)]
     if len(columns) == len(named) > 1 and len({len(one) for one in columns}) == 1:
         return [dict(zip(value, cells, strict=True)) for cells in zip(*value.values(), strict=True)]
-    holds = f"an object with {', '.join(map(str, [*value][:8]))}" if named else short(value)
+    holds = f"an object with {', '.join(str(key)[:40] for key in [*value][:8])}" if named else short(value)
     known = ", ".join(LISTS)
     raise ConfigError(f"{path} holds no list of rows but {holds}; {_PER_LINE}, a list may be under one of {known}")
 
@@ -270,7 +269,7 @@ def _table(path: Path) -> Placed:
         reader = csv.reader(file, delimiter=separator, strict=True)
         heads = [head.strip() for head in next(reader, [])]
         if twice := [head for head in heads if head and heads.count(head) > 1]:
-            raise ConfigError(f"{path}, line 1: two columns are called {twice[0]!r}")
+            raise ConfigError(f"{path}, line 1: two columns are called {twice[0][:40]!r}")
         begins = reader.line_num + 1
         for cells in reader:
             if any(map(str.strip, cells)):

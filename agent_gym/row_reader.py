@@ -20,8 +20,8 @@ from tqdm import tqdm
 
 from agent_gym.errors import ConfigError, require
 from agent_gym.row_choices import Survey
-from agent_gym.row_columns import checked_columns, has_columns, renamed
-from agent_gym.row_files import SUFFIXES, Broken, read_parts, read_with_broken, suffix_of
+from agent_gym.row_columns import checked_columns, has_columns, listed, names_of, renamed
+from agent_gym.row_files import SUFFIXES, Broken, read_parts, read_with_broken, suffix_of, too_deep
 from agent_gym.row_forms import NeedsSurvey, completed, survey_row, unshown
 from agent_gym.row_golds import Fault
 from agent_gym.row_splits import FolderSplits, find_files, split_of, split_word, stem_of
@@ -124,7 +124,7 @@ class Rules(NamedTuple):
             raise Fault(f"a row must be an object with the columns {', '.join(self.wanted)}", row)
         for column in self.wanted:
             if column not in row:
-                raise Fault(f"no column {column!r}; it has: {', '.join(map(str, row))}")
+                raise Fault(f"no column {column!r}; it has: {names_of(row)}")
 
 
 @dataclass
@@ -261,7 +261,8 @@ def _load_local(path: Path, rules: Rules, files: tuple[Any, ...], others: tuple[
 
 
 def _in_part(place: str, rows: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    return ((f"{place}, example {number}", row) for number, row in enumerate(rows))
+    for number, row in enumerate(rows):
+        yield f"{place}, example {number}", Broken("it is nested too deeply") if too_deep(row) else row
 
 
 def _of_files(files: Sequence[Path]) -> Iterator[tuple[str, Any]]:
@@ -348,11 +349,11 @@ def settle(reports: Mapping[str, Report], rules: Rules, name: str, survey: Surve
         raise ConfigError(f"{name}: split {empty[0]!r} has no row that can be used{told}")
     lines = [f"split {split} is left out, since it hides its answers" for split in hidden]
     if total.added:
-        lines.append(f"the question shows {', '.join(total.added)}")
+        lines.append(f"the question shows {listed(total.added)}")
     if survey is not None and survey.used:
         lines.append(f"the answer is {', or '.join(sorted(survey.used))}")
     if total.unshown:
-        lines.append(f"columns not shown: {', '.join(total.unshown)}")
+        lines.append(f"columns not shown: {listed(total.unshown)}")
     if total.faults:
         lines.append(f"{total.bad:,} of {total.rows:,} rows are left out: {total.reasons()}")
     if lines:

@@ -134,7 +134,7 @@ check_text_env(lambda: agent_gym.make("shop:Mine/Shop-v0"))
         (["--tools", "near.py"], "near.py imports 'none' beside it, which would not come along; write it into the"),
         (["--tools", "picky.py"], "no tool answered a made-up call"),
         (["--from", "rows.jsonl"], "no column 'answer'"),
-        (["--from", "null.jsonl"], "null.jsonl, line 2: it names no answer: answer is empty; leave such rows out. Mend them, or leave them out"),
+        (["--from", "null.jsonl"], "null.jsonl, line 2: it names no answer: answer is empty; leave such rows out."),
         (["--from", "lists.jsonl"], "lists.jsonl, line 1: the question is no text but list: ['x']"),
         (["--folder", "none.py/other"], "cannot write none.py/other/"),
     ],

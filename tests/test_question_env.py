@@ -116,7 +116,7 @@ def test_a_score_of_ones_own_sees_the_row() -> None:
 
 @pytest.mark.parametrize(
     ("questions", "words"),
-    [([], "no questions"), ([{"question": "?"}], "split 'train', row 0: no column 'answer'"), ({"test": [{}]}, "'test'")],
+    [([], "no questions"), ([{"question": "?"}], "'train', row 0: no column 'answer'"), ({"test": [{}]}, "'test'")],
 )
 def test_rows_that_are_no_questions(questions, words: str) -> None:
     with pytest.raises(ConfigError, match=words):

@@ -11,8 +11,8 @@ import pytest
 import agent_gym
 from agent_gym import ConfigError
 from agent_gym.data import load_splits
-from agent_gym.row_reader import MappedRows
 from agent_gym.row_forms import answers_of, question_of
+from agent_gym.row_reader import MappedRows
 from agent_gym.testing import expert_episode
 from agent_gym.tool_env import QuestionEnv
 
