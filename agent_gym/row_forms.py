@@ -361,6 +361,14 @@ def opening_of(row: Mapping[str, Any]) -> list[Message]:
     return _question(row, plan, ())[2] if plan.prompt else []
 
 
+def without_rivals(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what might be read as the question or the answer in place of the columns that were named."""
+    plan = plan_of(tuple(map(str, row)))
+    rivals = {*plan.questions, *plan.weak, *plan.answers, *plan.indexes, *plan.targets, *plan.solutions}
+    rivals |= {str(plan.body), str(plan.prompt)}
+    return {name: value for name, value in row.items() if name in ("question", "answer") or name not in rivals}
+
+
 def aliases_of(row: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what else counts as right, from `answer_aliases`: a text or a list, which some copies hold as a JSON text.
 

@@ -153,3 +153,45 @@ def test_what_makes_no_environment_is_refused_before_anything_is_written(
     Path("picky.py").write_text('def f(a: int) -> str:\n    """No."""\n    raise ValueError(a)\n')
     assert main(["new", "env", "other", *words]) == 2
     assert message in capsys.readouterr().err and not Path("other").exists()
+
+
+def test_rows_are_told_apart_by_all_that_is_shown_and_what_is_left_out_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    last = {"role": "user", "content": "What is my number?"}
+    rows = [{"prompt": [{"role": "user", "content": f"It is {n}."}, {"role": "assistant", "content": "Fine."}, last],
+             "answer": str(n)} for n in range(10)]  # fmt: skip
+    built = ((n, f"It was built in {n}.") for n in range(1990, 2000))
+    rows += [{"question": "When was it built?", "context": told, "answer": n} for n, told in built]
+    rows += [rows[0], {**rows[1], "answer": "another"}, {"question": "bad", "answer": None}]
+    Path("mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["new", "env", "told", "--from", "mine.jsonl"]) == 2
+    assert "mine.jsonl, line 23: it names no answer" in capsys.readouterr().err
+    assert main(["new", "env", "told", "--from", "mine.jsonl", "--skip_bad"]) == 0
+    out, err = capsys.readouterr()
+    assert "rows: left out 1 rows that repeat another" in out and "1 rows that ask what another asks" in out
+    assert "dealt 16 rows to train, 2 rows to validation, 2 rows to test" in out
+    assert "the question shows context" in err and "1 of 23 rows are left out" in err
+    code = "import agent_gym, told; env = agent_gym.make('Mine/Told-v0'); print(env.reset(seed=0)[1]['messages'])"
+    done = subprocess.run([sys.executable, "-c", code], cwd="told", capture_output=True, text=True, timeout=120)
+    assert "What is my number?" in done.stdout or "It was built in" in done.stdout, done.stderr
+
+
+def test_columns_can_be_named_and_one_row_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.csv").write_text("ask,right,question\nHow many?,4,no\n")
+    assert main(["new", "env", "named", "--from", "mine.csv", "--columns", "question=ask,answer=right"]) == 0
+    assert "nothing is left to test on" in capsys.readouterr().out
+    (row,) = map(json.loads, Path("named/named/data/train.jsonl").read_text().splitlines())
+    assert (row["question"], row["answer"]) == ("How many?", "4")
+    assert main(["new", "env", "other", "--from", "mine.csv", "--columns", "quest=ask"]) == 2
+    assert "columns names 'quest'; known: question, answer, choices, context" in capsys.readouterr().err
+    for split in ("dev", "test"):
+        Path("splits").mkdir(exist_ok=True)
+        Path(f"splits/{split}.jsonl").write_text('{"question": "q", "answer": "a"}\n')
+    assert main(["new", "env", "other", "--from", "splits"]) == 2
+    assert "has the splits dev, test, and none to train on" in capsys.readouterr().err

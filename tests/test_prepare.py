@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -293,3 +294,23 @@ def test_a_dry_run_prints_bytes_and_writes_nothing(tmp_path, monkeypatch, capsys
         words = ["--from", *source] if source else []
         assert main(["prepare", "hotpotqa", "--dry-run", "--index", "flat", *words]) == 0
         assert re.search(printed, capsys.readouterr().out) and not (tmp_path / "cache").exists()
+
+
+def test_columns_are_named_and_bad_rows_left_out_and_the_environment_reads_all_that_is_written(tmp_path, capsys):
+    rows = [{"Body": "Jo.", "ask": f"q{n}?", "right": n, "Question": "no"} for n in range(4)]
+    rows += [{"Body": "Jo.", "ask": "half?", "right": "3/4"}, {"Body": "Jo.", "ask": "none?", "right": None}]
+    source = write_lines(tmp_path / "Train.jsonl", rows)
+    source.write_text(source.read_text() + '{"broken\n')
+    columns = {"question": "Body+ask", "answer": "right"}
+    with pytest.raises(ConfigError, match=r"3 of 7 rows cannot be used.*line 5: the answer is not one number.*line 7"):
+        prepare("gsm8k", source=[str(source)], output=tmp_path / "out", options=Options(columns=columns))
+    shutil.rmtree(tmp_path / "out")
+    words = ["--from", str(source), "--output", str(tmp_path / "out"), "--columns", "question=Body+ask,answer=right"]
+    assert main(["prepare", "gsm8k", *words, "--skip_bad"]) == 0
+    assert "3 of 7 rows are left out" in capsys.readouterr().err
+    expected = [{"question": f"Jo. q{n}?", "answer": str(n)} for n in range(4)]
+    assert read_table(tmp_path / "out" / "data" / "train.parquet") == expected
+    assert len(gymnasium.make("AgentR1/GSM8K-v0", data=str(tmp_path / "out" / "data")).unwrapped.tasks["train"]) == 4
+    for recipe in ("smollm2", "alfworld"):
+        with pytest.raises(ConfigError, match="made of no rows"):
+            prepare(recipe, source=[str(source)], output=tmp_path / recipe, options=Options(skip_bad=True))

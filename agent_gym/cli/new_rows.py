@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from agent_gym.errors import ConfigError
-from agent_gym.row_forms import opening_of, plan_of
+from agent_gym.row_forms import opening_of, without_rivals
 from agent_gym.row_golds import golds
 from agent_gym.row_reader import load, rules_of
 
@@ -31,7 +31,7 @@ def read_splits(data: str, columns: Mapping[str, str] | None, skip_bad: bool) ->
         raise ConfigError(f"new: {data} has the splits {', '.join(loaded)}, and none to train on; {cure}")
     splits, lines = _distinct(loaded)
     if columns:
-        splits = {split: [*map(_without_rivals, rows)] for split, rows in splits.items()}
+        splits = {split: [*map(without_rivals, rows)] for split, rows in splits.items()}
     (only, *more) = splits.values()
     if not more:
         splits = dealt(only)
@@ -69,11 +69,3 @@ def dealt(rows: Sequence[Row]) -> dict[str, list[Row]]:
     held = max(1, len(rows) // 10)
     parts = {"train": order[2 * held :], "validation": order[held : 2 * held], "test": order[:held]}
     return {split: [rows[place] for place in sorted(places)] for split, places in parts.items()}
-
-
-def _without_rivals(row: Row) -> Row:
-    """Leave out what might be read as the question or the answer in place of the columns that were named."""
-    plan = plan_of(tuple(map(str, row)))
-    single = (plan.body, plan.prompt)
-    rivals = {*plan.questions, *plan.weak, *plan.answers, *plan.indexes, *plan.targets, *plan.solutions, *single}
-    return {name: value for name, value in row.items() if name in ("question", "answer") or name not in rivals}

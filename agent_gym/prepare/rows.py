@@ -19,7 +19,7 @@ from agent_gym.errors import ConfigError, require
 from agent_gym.row_choices import Survey
 from agent_gym.row_columns import renamed
 from agent_gym.row_files import Broken
-from agent_gym.row_forms import aliases_of, completed, pairs
+from agent_gym.row_forms import aliases_of, completed, pairs, without_rivals
 from agent_gym.row_golds import Fault, golds
 from agent_gym.row_reader import Report, Rules, say_once
 from agent_gym.search import files
@@ -155,7 +155,7 @@ def _converted(
         try:
             if isinstance(row, Broken):
                 raise Fault(row.reason)
-            row = renamed(row, dict(rules.columns)) if rules.columns else row
+            row = without_rivals(renamed(row, dict(rules.columns))) if rules.columns else row
             fitted = _fitted(kind.convert(row), kind.columns, "row")
             rules._replace(columns=()).read(fitted, Survey())
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:

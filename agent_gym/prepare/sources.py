@@ -26,7 +26,7 @@ from agent_gym.prepare.rows import Row
 from agent_gym.row_choices import Survey
 from agent_gym.row_columns import renamed
 from agent_gym.row_files import Broken, read_rows, read_with_broken
-from agent_gym.row_forms import completed
+from agent_gym.row_forms import completed, without_rivals
 from agent_gym.row_reader import Rules
 from agent_gym.row_splits import are_parts, rows_files, split_below
 from agent_gym.search import files
@@ -240,7 +240,7 @@ def _from_files(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str],
         split = NO_SPLIT if split is None else _SPLITS.get(split, split)
         try:
             first = next(read_rows(path), ("", {}))[1]
-            first = renamed(first, dict(rules.columns)) if rules.columns else first
+            first = without_rivals(renamed(first, dict(rules.columns))) if rules.columns else first
         except ConfigError:
             if named or split != NO_SPLIT:
                 raise
