@@ -436,7 +436,7 @@ def _is_simple(row: Mapping[str, Any], own: tuple[str, ...]) -> bool:
         return False
     asked, right = row["question"], row["answer"]
     is_text = type(asked) is str and len(asked) <= MAX_OBSERVATION_CHARS and asked[:1].strip() not in ("{", "")
-    return is_text and (type(right) is int or (type(right) is str and right[:1].strip() not in ("{", "?", "<", "")))
+    return is_text and ((type(right) is int and abs(right) < 10**18) or (type(right) is str and right[:1].strip() not in ("{", "?", "<", "")))
 
 
 @lru_cache(maxsize=256)

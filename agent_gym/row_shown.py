@@ -7,11 +7,10 @@ text and are refused. What other programs write around a question is taken off, 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agent_gym.row_golds import Fault, object_of, plain_name
+from agent_gym.row_golds import Fault, is_number, object_of, plain_name
 
 Message = dict[str, Any]
 CONTEXTS = ("context", "contexts", "passage", "passages", "paragraph", "paragraphs", "article", "support", "story",
@@ -46,7 +45,7 @@ def text_of(value: Any, what: str) -> str:
     """
     if isinstance(value, str):
         return value if value.strip() else ""
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+    if is_number(value):
         return str(value)
     if isinstance(value, Sequence) and not isinstance(value, bytes) and value and all(map(_is_text_part, value)):
         return "".join(part["text"] for part in value)

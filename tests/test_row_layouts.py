@@ -156,8 +156,10 @@ def test_a_row_is_read_as_its_data_set_means_it(rows: list[dict[str, Any]], ques
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"question": "q", "answer": float("nan")}, "no number: nan"),
-        ({"question": "q", "answer": float("inf")}, "no number: inf"),
+        ({"question": "q", "answer": float("nan")}, "no number that can be written: nan"),
+        ({"question": "q", "answer": float("inf")}, "no number that can be written: inf"),
+        ({"question": "q", "answer": 10**5000}, "no number that can be written: a int"),
+        ({"question": 10**5000, "answer": "a"}, "the question is no text but int"),
         ({"question": "q", "answer": None}, "it names no answer"),
         ({"question": "q", "answer": " "}, "it names no answer"),
         ({"question": "q", "answer": [None, ""]}, "it names no answer"),
