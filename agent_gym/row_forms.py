@@ -435,8 +435,11 @@ def _is_simple(row: Mapping[str, Any], own: tuple[str, ...]) -> bool:
     if not _has_simple_columns(tuple(map(str, row)), own):
         return False
     asked, right = row["question"], row["answer"]
-    is_text = type(asked) is str and len(asked) <= MAX_OBSERVATION_CHARS and asked[:1].strip() not in ("{", "")
-    return is_text and ((type(right) is int and abs(right) < 10**18) or (type(right) is str and right[:1].strip() not in ("{", "?", "<", "")))
+    if type(asked) is not str or len(asked) > MAX_OBSERVATION_CHARS or asked[:1].strip() in ("{", ""):
+        return False
+    if type(right) is str:
+        return right[:1].strip() not in ("{", "?", "<", "")
+    return type(right) is int and abs(right) < 10**18
 
 
 @lru_cache(maxsize=256)

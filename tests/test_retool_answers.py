@@ -215,10 +215,10 @@ def test_dapo_repeats_nothing_and_asks_for_a_box(kind: str, tmp_path: Path, monk
 
 def test_wrong_data_is_named(tmp_path: Path) -> None:
     for row in ({"problem": "p"}, {"problem": "p", "answer": ""}, {"text": "p", "answer": "5"}):
-        with pytest.raises(ConfigError, match=r"rows\.jsonl, line 1.*(problem.*answer|question)"):
+        with pytest.raises(ConfigError, match=r"rows\.jsonl, line 1.*(answer|question)"):
             make(data=str(write_lines(tmp_path / "rows.jsonl", [row])))
     for task in ("q", {"problem": None, "answer": "1"}):
-        with pytest.raises(ConfigError, match="must be an object|no column 'question'"):
+        with pytest.raises(ConfigError, match="must be an object|question"):
             make().reset(options={"task": task})
 
 
