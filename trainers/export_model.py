@@ -217,13 +217,14 @@ def model_card(
     return "\n".join([*parts, "## Versions\n", _table(("package", "version"), *used.items())])
 
 
-def write_card(trainer: Any, about: Mapping[str, Any]) -> None:
-    """Write README.md into the folder of a trainer, from what `provenance` knows of it, or nothing."""
-    folder, peft = Path(str(trainer.args.output_dir)), is_peft_model(trainer.model)
+def write_card(trainer: Any, about: Mapping[str, Any], folder: Path | None = None) -> None:
+    """Write README.md for a trainer, from what `provenance` knows of it, or nothing; into its own folder by default."""
+    run, peft = Path(str(trainer.args.output_dir)), is_peft_model(trainer.model)
     config = trainer.model.peft_config["default"] if peft else None
     base = str(config.base_model_name_or_path) if config else None
+    folder = run if folder is None else folder
     folder.mkdir(parents=True, exist_ok=True)
-    text = model_card(folder.resolve().name, Checkpoint(folder, base), about, {}, merged=False)
+    text = model_card(run.resolve().name, Checkpoint(run, base), about, {}, merged=False)
     (folder / "README.md").write_text(text, encoding="utf-8")
 
 

@@ -34,7 +34,7 @@ from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.registry import EnvLike
 from agent_gym.rollout import Episode, EpisodeSpec, Runner
 from agent_gym.trainers.batch import Batch, TrainingEpisode, balance, collate, take, training_episode
-from agent_gym.trainers.checkpoints import write_provenance
+from agent_gym.trainers.checkpoints import FILE, write_provenance
 from agent_gym.trainers.config import INSTEAD, AgentGRPOConfig
 from agent_gym.trainers.credit import Estimate, Timeline, experience
 from agent_gym.trainers.demonstrations import WEIGHTS, Demonstrations
@@ -55,6 +55,7 @@ from agent_gym.trainers.metrics import (
 )
 from agent_gym.trainers.rows import RowTrainer, Scores
 from agent_gym.trainers.run_card import RunCard
+from agent_gym.trainers.saving import Write
 from agent_gym.trainers.schedule import RolloutScheduler, check_judge, group_specs, sampled
 from agent_gym.trainers.shortcuts import check_adapters
 from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, Rows, as_tasks, data_sets
@@ -395,6 +396,5 @@ class AgentGRPOTrainer(RowTrainer):
             step, limit = self.state.global_step, self.args.trajectories_per_step
             show_on_tensorboard(self.callback_handler.callbacks, self._logs, step=step, limit=limit)
 
-    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
-        super()._save(output_dir, state_dict)
-        write_provenance(self, output_dir if output_dir is not None else str(self.args.output_dir))
+    def _files(self) -> dict[str, Write]:
+        return {**super()._files(), FILE: lambda folder: write_provenance(self, folder)}

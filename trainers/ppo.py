@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -147,15 +148,14 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         self.record({"critic/grad_norm": float(norm)})
         return torch.nn.utils.clip_grad_norm_(policy, self.args.max_grad_norm)
 
-    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
-        folder = str(output_dir if output_dir is not None else self.args.output_dir)
+    def _write_weights(self, folder: Path, state_dict: Any) -> None:
         model = self.accelerator.unwrap_model(self.model)
         critic, policy = model.critic.state_dict(), None
         if state_dict is not None:  # gathered from shards
             policy = {name: value for name, value in state_dict.items() if not name.startswith(PREFIX)}
             critic = {name.removeprefix(PREFIX): v for name, v in state_dict.items() if name.startswith(PREFIX)}
         with policy_only(model):
-            super()._save(folder, state_dict=policy)
+            super()._write_weights(folder, policy)
         if critic:
             save_critic(critic, folder)
 

@@ -31,10 +31,8 @@ from agent_gym.policies import ScriptedPolicy
 from agent_gym.policies.processors import image_inputs
 from agent_gym.registry import EnvLike
 from agent_gym.rollout import Budget, Episode, Row, Runner, warn_of_expert
-from agent_gym.trainers.checkpoints import refuse_used
+from agent_gym.trainers.checkpoints import WholeCheckpoints
 from agent_gym.trainers.engine import warn_of_rounding
-from agent_gym.trainers.export_model import write_card
-from agent_gym.trainers.public_arguments import PublicArguments
 from agent_gym.trainers.shortcuts import check_adapters, reading_only
 
 TRAIN_ON = ("policy", "all")
@@ -119,15 +117,14 @@ def _collate(
     }
 
 
-class _LabelledTokens(PublicArguments, SFTTrainer):
+class _LabelledTokens(WholeCheckpoints, SFTTrainer):
     """TRL's trainer, whose output layer reads the places in front of labels only (TRL's own does where Triton is).
 
-    Its card is ours.
+    Its card and its checkpoints are ours.
     """
 
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        if self.is_world_process_zero():
-            write_card(self, {})
+    def _about(self) -> dict[str, Any]:
+        return {}
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if self.label_smoother is not None or self.compute_loss_func is not None:  # these read all logits
@@ -187,7 +184,5 @@ def train_sft(
         )
     if kwargs.get("callbacks"):
         trainer.remove_callback(PrinterCallback)  # a caller with callbacks of its own prints its own lines
-    if not resume:
-        refuse_used(str(args.output_dir), marks=("checkpoint-*",))
     trainer.train(resume_from_checkpoint=resume)
     return trainer
