@@ -42,6 +42,7 @@ from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.evaluate.cards import versions
 from agent_gym.policies.ranks import barrier_on_error, gather
 from agent_gym.public import public
+from agent_gym.trainers.common import check_found
 from agent_gym.trainers.public_arguments import PublicArguments
 from agent_gym.trainers.rehearsal import rehearse
 from agent_gym.trainers.resumed import best_here, resume_schedule
@@ -92,6 +93,8 @@ class WholeCheckpoints(PublicArguments):
         Raises `ConfigError` if the folder has another run, or cannot take what a checkpoint holds; `RolloutError` if a
         process is lost.
         """
+        if not args and "resume_from_checkpoint" not in kwargs:
+            kwargs["resume_from_checkpoint"] = resume_point(self.args)
         with ExitStack() as stack:
             with barrier_on_error():
                 if self.is_world_process_zero():
@@ -306,6 +309,11 @@ class WholeCheckpoints(PublicArguments):
             return f"The model at this step is in {kept}. "
         return ""
 
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        if self.args.metric_for_best_model is not None:
+            check_found(self.args.metric_for_best_model, metrics)
+        return super()._determine_best_metric(metrics, trial)
+
     def _load_best_model(self) -> None:
         self._finish_checkpoint()
         self.state.best_model_checkpoint = best_here(self.state.best_model_checkpoint, Path(self.args.output_dir))
@@ -394,6 +402,21 @@ def refuse_used(output_dir: str | Path, marks: Sequence[str] = _MARKS) -> None:
         return
     cure = "go on with --resume_from_checkpoint true, or " if get_last_checkpoint(output_dir) else ""
     raise ConfigError(f"{output_dir} holds another run ({found.relative_to(folder)}): {cure}name another --output_dir")
+
+
+def resume_point(args: Any) -> str | None:
+    """Return the checkpoint from which settings go on, if any: the one named, or the last for "true" and "auto"."""
+    wanted = str(args.resume_from_checkpoint or "false")
+    if wanted.lower() == "false":
+        return None
+    if wanted.lower() in ("true", "auto"):
+        last = get_last_checkpoint(args.output_dir) if os.path.isdir(args.output_dir) else None
+        if last is None and wanted.lower() == "true":
+            raise ConfigError(f"there is no checkpoint to resume from in {args.output_dir}")
+        return last
+    if not Path(wanted).is_dir():
+        raise ConfigError(f"there is no checkpoint at {wanted}")
+    return wanted
 
 
 def way_on(output_dir: str | Path) -> str:

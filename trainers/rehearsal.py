@@ -22,7 +22,8 @@ from transformers.trainer_callback import ExportableState
 
 from agent_gym.errors import DISK_FULL, ConfigError, described, writing
 from agent_gym.policies.processors import let_videos_be_missing
-from agent_gym.trainers.saving import ASIDE, Write, aside_name, savable
+from agent_gym.policies.savable import repair
+from agent_gym.trainers.saving import ASIDE, Write, aside_name
 
 _MIB = 2**20
 # Bytes of optimizer state for a byte of trained weight: a lower bound, so that nothing is refused that would fit.
@@ -40,7 +41,12 @@ def rehearse(trainer: Any, files: Mapping[str, Write]) -> None:
             disk has no room for one checkpoint.
     """
     folder, model = Path(str(trainer.args.output_dir)), trainer.accelerator.unwrap_model(trainer.model)
-    repair(model)
+    if lost := repair(model):
+        warnings.warn(
+            f"the model's generation config cannot be saved as it is: {', '.join(lost)} left out. Training has its own "
+            "settings of sampling",
+            stacklevel=4,
+        )
     with writing(folder, "name another folder with --output_dir"):
         aside = folder / aside_name()
         aside.mkdir(parents=True, exist_ok=True)
@@ -56,24 +62,6 @@ def rehearse(trainer: Any, files: Mapping[str, Write]) -> None:
         if not any(made.iterdir()):
             made.rmdir()
     _check_room(trainer, folder)
-
-
-def repair(model: Any) -> None:
-    """Drop what cannot be saved from the generation config of an unwrapped model: no trainer reads it."""
-    base = model.get_base_model() if is_peft_model(model) else model
-    config = getattr(base, "generation_config", None)
-    if config is None:
-        return
-    try:
-        config.validate(strict=True)
-        json.loads(config.to_json_string())
-    except Exception:  # whatever a validator or JSON finds
-        base.generation_config, lost = savable(config)
-        warnings.warn(
-            f"the model's generation config cannot be saved as it is: {', '.join(lost)} left out. Training has its own "
-            "settings of sampling",
-            stacklevel=4,
-        )
 
 
 def _try(name: str, write: Write, part: Path) -> None:

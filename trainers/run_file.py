@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.public import public
-from agent_gym.untrusted import LeftOut, Values, count, finite, misfit, number, parse_json, read_json
 from agent_gym.trainers.run_lock import held
+from agent_gym.untrusted import LeftOut, Values, count, finite, misfit, number, parse_json, read_json
 
 FILE, LOG = "run.json", "log.jsonl"
 _SHAPE = {

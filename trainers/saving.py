@@ -20,9 +20,10 @@ from typing import Any
 
 import torch
 from accelerate.utils import is_peft_model
-from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from agent_gym.errors import described
+from agent_gym.policies.savable import write_generation_config
 
 Write = Callable[[Path], Any]
 """Writes a file into a folder, and returns the names of what it had to leave out, if any."""
@@ -176,41 +177,6 @@ def _is_plain(value: Any) -> bool:
     except Exception:
         return False
     return True
-
-
-def write_generation_config(config: GenerationConfig, folder: Path) -> list[str]:
-    """Write `generation_config.json`, without fields that transformers refuses to save, and return their names."""
-    try:
-        config.save_pretrained(str(folder))
-        return []
-    except OSError:
-        raise
-    except Exception:
-        trial, lost = savable(config)
-    trial.save_pretrained(str(folder))
-    return lost
-
-
-def savable(config: GenerationConfig) -> tuple[GenerationConfig, list[str]]:
-    """Return a generation config with as many fields of another as can be saved together, and the names of the others.
-
-    transformers reads settings of sampling without `do_sample` and refuses to write them.
-    """
-    first = {"do_sample": 0, "num_beams": 1}  # on these the others depend
-    kept, lost = GenerationConfig(), list[str]()
-    for name, value in sorted(vars(config).items(), key=lambda one: (first.get(one[0], 2), one[0])):
-        before = vars(kept).get(name)
-        if name in ("transformers_version", "_from_model_config", "save_pretrained") or value == before:
-            continue
-        trial = copy.copy(kept)
-        vars(trial)[name] = value
-        try:
-            trial.validate(strict=True)
-            json.loads(trial.to_json_string())
-            kept = trial
-        except Exception:  # whatever a validator or JSON finds
-            lost.append(name)
-    return kept, sorted(lost)
 
 
 def write_encoder(encoder: Any, folder: Path) -> list[str]:

@@ -17,11 +17,11 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, get_args, get_type_hints
 
-from agent_gym.cli.engine import check_folder
 from agent_gym.cli.flags import TRAINING, mapping, preset_file, split_command
 from agent_gym.cli.parser import nearest, read_yaml
 from agent_gym.errors import ConfigError, writing
 from agent_gym.installed import install_command
+from agent_gym.models import check_model
 from agent_gym.registry import check_env_id
 from agent_gym.trainers.run_lock import refuse_running
 from agent_gym.trainers.settings import AgentSettings, CriticSettings
@@ -51,7 +51,7 @@ def check_early(command: str, argv: Sequence[str]) -> dict[str, Any]:
         preset_file(str(given["accelerate_config"]))
     _check_environment(given)
     if not given.get("tiny"):
-        check_folder(str(given.get("model_name_or_path") or ""))
+        check_model(str(given.get("model_name_or_path") or ""))
     check_numbers(given)
     if given.get("output_dir"):
         check_writable(str(given["output_dir"]))
