@@ -13,6 +13,7 @@ import time
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -104,11 +105,10 @@ def test_a_model_that_transformers_refuses_to_write_is_trained_and_kept(tmp_path
 def test_a_file_beside_the_weights_that_breaks_later_keeps_no_weights_from_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written, real = [], PreTrainedConfig.save_pretrained
+    real = PreTrainedConfig.save_pretrained
 
     def breaks(config: Any, folder: str, **options: Any) -> None:
-        written.append(folder)
-        if len(written) > 1:  # the first is the trial
+        if "checkpoint-2" in str(folder):
             Path(folder, "config.json").write_text('{"half')
             raise ValueError("the validator has changed its mind")
         real(config, folder, **options)
@@ -297,22 +297,20 @@ def test_a_second_training_in_a_folder_is_refused_until_the_first_is_gone(tmp_pa
     assert not (tmp_path / "run.lock").exists()
 
 
-def test_processes_of_one_run_share_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_one_run_share_its_folder(tmp_path: Path) -> None:
     with held(tmp_path, announced=True):
         assert train(tmp_path, max_steps=1)  # of this run
         subprocess.run([sys.executable, "-c", HOLD.replace("600", "0"), str(tmp_path)], check=True)
         refuse_running(tmp_path)
         assert (tmp_path / "run.lock").exists()
-        monkeypatch.delenv("AGENT_GYM_RUN")
-        with pytest.raises(ConfigError, match="trains at present"), held(tmp_path):
-            pass
-        monkeypatch.setenv("AGENT_GYM_RUN", "")
-    with (
-        held(tmp_path, announced=True, meeting="machines:2:node1:29500"),
-        held(tmp_path, meeting="machines:2:node1:29500"),
-    ):
+        with mock.patch.dict(os.environ):
+            del os.environ["AGENT_GYM_RUN"]  # as a process of somebody else
+            with pytest.raises(ConfigError, match="trains at present"), held(tmp_path):
+                pass
+    meeting = "machines:2:node1:29500"
+    with held(tmp_path, announced=True, meeting=meeting), held(tmp_path, meeting=meeting):
         pass
-    assert "AGENT_GYM_RUN" not in os.environ or os.environ["AGENT_GYM_RUN"] == ""
+    assert "AGENT_GYM_RUN" not in os.environ
     assert not (tmp_path / "run.lock").exists()
 
 
@@ -380,7 +378,7 @@ def rates(folder: Path, kind: str, steps: int, resume: bool = False, **changes: 
     return [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
 
 
-@pytest.mark.parametrize("kind", ["linear", "warmup_stable_decay", pytest.param("ppo", id="with a critic")])
+@pytest.mark.parametrize("kind", ["linear", pytest.param("ppo", marks=pytest.mark.slow, id="with a critic")])
 def test_a_resumed_run_has_the_rates_of_its_own_schedule(tmp_path: Path, kind: str) -> None:
     kind, changes = ("linear", {"ppo": True}) if kind == "ppo" else (kind, {})
     rates(tmp_path / "short", kind, 2, **changes)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig
 from transformers.integrations import is_deepspeed_zero3_enabled
 from trl.trainer.utils import create_model_from_path
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, writing
 from agent_gym.models import adapter_base, adapter_folder, check_model, model_source
 from agent_gym.policies.loading import add_adapter, load_encoder, loading
 
@@ -36,8 +37,10 @@ def policy_model(model: Any, args: Any, given: dict[str, Any]) -> Iterator[Any]:
     `args` are the trainer's settings, and `given` its other arguments; it gets the tokenizer if there is none.
 
     Raises:
-        ConfigError: if there is no such model, or an adapter is to get an adapter.
+        ConfigError: if there is no such model, an adapter is to get an adapter, or the run's folder cannot be made.
     """
+    with writing(args.output_dir, "name another folder with --output_dir"):
+        Path(args.output_dir).mkdir(parents=True, exist_ok=True)  # as transformers does
     if not isinstance(model, str):
         yield model
         return

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,21 +48,27 @@ def rehearse(trainer: Any, files: Mapping[str, Write]) -> None:
             "settings of sampling",
             stacklevel=4,
         )
-    with writing(folder, "name another folder with --output_dir"):
-        aside = folder / aside_name()
-        aside.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=aside, prefix="start-", ignore_cleanup_errors=True) as place:
-            for number, (name, write) in enumerate(files.items()):
-                part = Path(place, str(number))
-                part.mkdir()
-                _try(name, write, part)
-            _try_state(trainer, Path(place))
-            if is_peft_model(model):
-                _try_adapters(model, Path(place))
-    for made in (aside, folder / ASIDE):
-        if not any(made.iterdir()):
-            made.rmdir()
+    aside = folder / aside_name()
+    try:
+        with writing(folder, "name another folder with --output_dir"):
+            aside.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=aside, prefix="start-", ignore_cleanup_errors=True) as place:
+                _try_all(trainer, model, files, Path(place))
+    finally:
+        with suppress(OSError):
+            aside.rmdir()
+            (folder / ASIDE).rmdir()
     _check_room(trainer, folder)
+
+
+def _try_all(trainer: Any, model: Any, files: Mapping[str, Write], place: Path) -> None:
+    for number, (name, write) in enumerate(files.items()):
+        part = place / str(number)
+        part.mkdir()
+        _try(name, write, part)
+    _try_state(trainer, place)
+    if is_peft_model(model):
+        _try_adapters(model, place)
 
 
 def _try(name: str, write: Write, part: Path) -> None:

@@ -22,7 +22,7 @@ import torch
 from accelerate.utils import is_peft_model
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from agent_gym.errors import described
+from agent_gym.errors import DISK_FULL, described
 from agent_gym.policies.savable import write_generation_config
 
 Write = Callable[[Path], Any]
@@ -187,9 +187,9 @@ def write_encoder(encoder: Any, folder: Path) -> list[str]:
     try:
         encoder.save_pretrained(str(folder))
         return []
-    except OSError as error:
-        failure: Exception = error
-    except Exception as error:
+    except Exception as error:  # of a library, or the user's own class
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            raise
         failure = error
     for path in folder.iterdir():
         path.unlink()
