@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -241,10 +242,12 @@ def test_old_checkpoints_go_by_their_step_whatever_the_clock_says(tmp_path: Path
         folder.mkdir()
         os.utime(folder, (time.time() - age,) * 2)
     (tmp_path / "checkpoint-of-mine").mkdir()
-    rotate(tmp_path, 2, ("checkpoint-10",))
+    rotate(tmp_path, 2, ("checkpoint-10",), tmp_path / "unfinished" / "mine")
+    assert not any((tmp_path / "unfinished" / "mine").iterdir())
+    shutil.rmtree(tmp_path / "unfinished")
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-10", "checkpoint-100", "checkpoint-of-mine"}
-    rotate(tmp_path, None, ())
-    rotate(tmp_path, 1, ("checkpoint-10", "checkpoint-100"))
+    rotate(tmp_path, None, (), tmp_path / "unfinished")
+    rotate(tmp_path, 1, ("checkpoint-10", "checkpoint-100"), tmp_path / "unfinished")
     assert len(list(tmp_path.iterdir())) == 3
 
 

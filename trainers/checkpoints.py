@@ -23,6 +23,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -154,7 +155,8 @@ class WholeCheckpoints(PublicArguments):
             move_into(folder, aside)
             sync(folder)
         except Exception as error:
-            raise RolloutError(f"the model could not be written to {folder}: {error}. {way_on(folder)}") from error
+            way = way_on(self.args.output_dir)
+            raise RolloutError(f"the model could not be written to {folder}: {error}. {way}") from error
         finally:
             shutil.rmtree(aside, ignore_errors=True)
             with suppress(OSError):
@@ -269,10 +271,10 @@ class WholeCheckpoints(PublicArguments):
                 f"{final} could not get its name: {error}. It is whole in {written}: move it there, to resume from it"
             ) from error
         shutil.rmtree(replaced, ignore_errors=True)
+        rotate(final.parent, self.args.save_total_limit, (final.name, self._best_name()), written.parent)
         with suppress(OSError):
             written.parent.rmdir()
             written.parent.parent.rmdir()
-        rotate(final.parent, self.args.save_total_limit, (final.name, self._best_name()))
 
     def _best_name(self) -> str:
         best = self.state.best_model_checkpoint
@@ -320,15 +322,24 @@ class WholeCheckpoints(PublicArguments):
         super()._load_best_model()
 
 
-def rotate(folder: Path, limit: int | None, kept: Sequence[str]) -> None:
-    """Remove the checkpoints of the lowest steps until `limit` are left, but none of `kept`, and never the last."""
+def rotate(folder: Path, limit: int | None, kept: Sequence[str], aside: Path) -> None:
+    """Remove the checkpoints of the lowest steps until `limit` are left, but none of `kept`, and never the last.
+
+    They lose their names first: a process that is killed meanwhile leaves no half of one under its name.
+    """
     named = {path: re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", path.name) for path in folder.iterdir()}
     steps = sorted((int(match[1]), path) for path, match in named.items() if match and path.is_dir())
     protected = {*kept, *(path.name for _, path in steps[-1:])}
     excess = len(steps) - limit if limit is not None and limit > 0 else 0
     for _, path in steps:
         if excess > 0 and path.name not in protected:
-            shutil.rmtree(path, ignore_errors=True)
+            gone = aside / f"removed-{path.name}"
+            try:
+                aside.mkdir(parents=True, exist_ok=True)
+                path.rename(gone)
+            except OSError as error:
+                warnings.warn(f"{path} could not be removed: {error}", stacklevel=2)
+            shutil.rmtree(gone, ignore_errors=True)
             excess -= 1
 
 
