@@ -36,6 +36,7 @@ from agent_gym.errors import AgentGymError, ConfigError, RolloutError  # noqa: E
 from agent_gym.policies.savable import savable  # noqa: E402
 from agent_gym.trainers import rehearsal, run_lock, saving  # noqa: E402
 from agent_gym.trainers.checkpoints import rotate  # noqa: E402
+from agent_gym.trainers.common import with_metric  # noqa: E402
 from agent_gym.trainers.resumed import best_here  # noqa: E402
 from agent_gym.trainers.run_lock import held, refuse_running  # noqa: E402
 
@@ -437,6 +438,12 @@ def test_a_metric_of_the_environment_that_is_not_there_is_one_line(tmp_path: Pat
     )  # fmt: skip
     with pytest.raises(ConfigError, match=r"metric_for_best_model is 'env/lettres', which .* it has: .*env/letters"):
         trainer.train()
+
+
+def test_a_number_that_no_episode_had_is_zero() -> None:
+    assert with_metric("tool/a/calls", {"eval_success": 0.5}, first=True)["eval_tool/a/calls"] == 0.0
+    assert with_metric("eval_env/a", {"eval_success": 0.5}, first=False)["eval_env/a"] == 0.0
+    assert with_metric("env/a", {"eval_env/a": 0.5}, first=True) == {"eval_env/a": 0.5}
 
 
 def test_state_of_a_run_is_whole_json(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.evaluate.cards import versions
 from agent_gym.policies.ranks import barrier_on_error, gather
 from agent_gym.public import public
-from agent_gym.trainers.common import check_found
+from agent_gym.trainers.common import with_metric
 from agent_gym.trainers.public_arguments import PublicArguments
 from agent_gym.trainers.rehearsal import rehearse
 from agent_gym.trainers.resumed import best_here, resume_schedule
@@ -312,8 +312,8 @@ class WholeCheckpoints(PublicArguments):
         return ""
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        if self.args.metric_for_best_model is not None:
-            check_found(self.args.metric_for_best_model, metrics)
+        if (name := self.args.metric_for_best_model) is not None:
+            metrics = with_metric(name, metrics, first=self.state.best_metric is None)
         return super()._determine_best_metric(metrics, trial)
 
     def _load_best_model(self) -> None:

@@ -6,6 +6,7 @@ What has no place in a trainer at all is listed by that trainer (config.py, `UNU
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -79,12 +80,19 @@ def choose_metric(args: Any) -> None:
         args.lr_scheduler_kwargs = {**mode, **(args.lr_scheduler_kwargs or {})}
 
 
-def check_found(metric: str, found: Any) -> None:
-    """Raise `ConfigError` if an evaluation lacks the metric by which the best checkpoint is chosen."""
+def with_metric(metric: str, found: Mapping[str, float], *, first: bool) -> dict[str, float]:
+    """Return an evaluation's metrics with the one by which the best checkpoint is chosen.
+
+    A number that no episode had is 0, such as the calls of a tool; in the `first` evaluation it may be a wrong name.
+
+    Raises:
+        ConfigError: if the first evaluation lacks the metric.
+    """
     name = metric if metric.startswith("eval_") else f"eval_{metric}"
-    if name not in found:
+    if name not in found and first and "tool/" not in name:
         known = ", ".join(sorted(one.removeprefix("eval_") for one in found if one.startswith("eval_")))
         raise ConfigError(f"metric_for_best_model is {metric!r}, which this evaluation does not have; it has: {known}")
+    return {name: 0.0, **found}
 
 
 def check_sft(args: Any) -> None:

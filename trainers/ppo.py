@@ -26,6 +26,7 @@ from agent_gym.trainers.credit import Estimate, Timeline
 from agent_gym.trainers.critic import PREFIX, attach, load_critic, make_critic, policy_only, save_critic
 from agent_gym.trainers.grpo import AgentGRPOTrainer
 from agent_gym.trainers.losses import value_loss
+from agent_gym.trainers.resumed import best_here
 from agent_gym.trainers.rows import Scores
 
 
@@ -164,6 +165,7 @@ class AgentPPOTrainer(AgentGRPOTrainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_best_model(self) -> None:
+        self.state.best_model_checkpoint = best_here(self.state.best_model_checkpoint, Path(self.args.output_dir))
         with self._critic_apart(str(self.state.best_model_checkpoint)):
             super()._load_best_model()
 
