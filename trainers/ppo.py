@@ -165,7 +165,7 @@ class AgentPPOTrainer(AgentGRPOTrainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_best_model(self) -> None:
-        self.state.best_model_checkpoint = best_here(self.state.best_model_checkpoint, Path(self.args.output_dir))
+        self.state.best_model_checkpoint = best_here(self.state.best_model_checkpoint, Path(str(self.args.output_dir)))
         with self._critic_apart(str(self.state.best_model_checkpoint)):
             super()._load_best_model()
 
