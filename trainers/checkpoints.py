@@ -35,7 +35,7 @@ from typing import Any
 import torch
 from accelerate.utils import is_peft_model
 from accelerate.utils.constants import FSDP_MODEL_NAME, OPTIMIZER_NAME
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
@@ -44,7 +44,7 @@ from agent_gym.evaluate.cards import versions
 from agent_gym.policies.ranks import barrier_on_error, gather
 from agent_gym.public import public
 from agent_gym.trainers.common import with_metric
-from agent_gym.trainers.public_arguments import PublicArguments
+from agent_gym.trainers.public_arguments import public_arguments
 from agent_gym.trainers.rehearsal import rehearse
 from agent_gym.trainers.resumed import best_here, resume_schedule
 from agent_gym.trainers.run_lock import held
@@ -77,7 +77,7 @@ MEASURED = ("success", "success_low", "success_high", "reward", "episodes")
 _MARKS = (f"{PREFIX_CHECKPOINT_DIR}-*", "trajectories/*.jsonl", "*.safetensors")  # what a run leaves
 
 
-class WholeCheckpoints(PublicArguments):
+class WholeCheckpoints(Trainer):
     """A trainer that shows a checkpoint only when it is complete. The output folder is one for all processes."""
 
     args: Any
@@ -137,7 +137,8 @@ class WholeCheckpoints(PublicArguments):
 
     def _files(self) -> dict[str, Write]:
         """Return what a saved folder has beside the weights, by the names of files."""
-        return files_of(self.accelerator.unwrap_model(self.model), self.processing_class, self.args)
+        model = self.accelerator.unwrap_model(self.model)
+        return files_of(model, self.processing_class, public_arguments(self.args))
 
     def _write_weights(self, folder: Path, state_dict: Any) -> None:
         write_weights(self.accelerator.unwrap_model(self.model), folder, state_dict)
