@@ -35,10 +35,10 @@ from transformers.trainer_callback import ExportableState  # noqa: E402
 from agent_gym.errors import AgentGymError, ConfigError, RolloutError  # noqa: E402
 from agent_gym.policies.savable import savable  # noqa: E402
 from agent_gym.trainers import rehearsal, run_lock, saving  # noqa: E402
-from agent_gym.trainers.checkpoints import rotate  # noqa: E402
 from agent_gym.trainers.common import with_metric  # noqa: E402
 from agent_gym.trainers.resumed import best_here  # noqa: E402
 from agent_gym.trainers.run_lock import held, refuse_running  # noqa: E402
+from agent_gym.trainers.saving import rotate  # noqa: E402
 
 SAVED: dict[str, Any] = {"max_steps": 2, "save_strategy": "steps", "save_steps": 2}
 

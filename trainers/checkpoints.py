@@ -23,7 +23,6 @@ import json
 import os
 import re
 import shutil
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -54,6 +53,7 @@ from agent_gym.trainers.saving import (
     clear_aside,
     files_of,
     move_into,
+    rotate,
     settle,
     sync,
     write_beside,
@@ -321,27 +321,6 @@ class WholeCheckpoints(Trainer):
         self._finish_checkpoint()
         self.state.best_model_checkpoint = best_here(self.state.best_model_checkpoint, Path(self.args.output_dir))
         super()._load_best_model()
-
-
-def rotate(folder: Path, limit: int | None, kept: Sequence[str], aside: Path) -> None:
-    """Remove the checkpoints of the lowest steps until `limit` are left, but none of `kept`, and never the last.
-
-    They lose their names first: a process that is killed meanwhile leaves no half of one under its name.
-    """
-    named = {path: re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", path.name) for path in folder.iterdir()}
-    steps = sorted((int(match[1]), path) for path, match in named.items() if match and path.is_dir())
-    protected = {*kept, *(path.name for _, path in steps[-1:])}
-    excess = len(steps) - limit if limit is not None and limit > 0 else 0
-    for _, path in steps:
-        if excess > 0 and path.name not in protected:
-            gone = aside / f"removed-{path.name}"
-            try:
-                aside.mkdir(parents=True, exist_ok=True)
-                path.rename(gone)
-            except OSError as error:
-                warnings.warn(f"{path} could not be removed: {error}", stacklevel=2)
-            shutil.rmtree(gone, ignore_errors=True)
-            excess -= 1
 
 
 class ShareWriter:

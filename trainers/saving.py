@@ -11,9 +11,10 @@ import copy
 import json
 import os
 import platform
+import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 from accelerate.utils import is_peft_model
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from agent_gym.errors import DISK_FULL, described
 from agent_gym.policies.savable import write_generation_config
@@ -224,3 +226,24 @@ def _is_argument(value: Any) -> bool:
     except Exception:
         return False
     return True
+
+
+def rotate(folder: Path, limit: int | None, kept: Sequence[str], aside: Path) -> None:
+    """Remove the checkpoints of the lowest steps until `limit` are left, but none of `kept`, and never the last.
+
+    They lose their names first: a process that is killed meanwhile leaves no half of one under its name.
+    """
+    named = {path: re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", path.name) for path in folder.iterdir()}
+    steps = sorted((int(match[1]), path) for path, match in named.items() if match and path.is_dir())
+    protected = {*kept, *(path.name for _, path in steps[-1:])}
+    excess = len(steps) - limit if limit is not None and limit > 0 else 0
+    for _, path in steps:
+        if excess > 0 and path.name not in protected:
+            gone = aside / f"removed-{path.name}"
+            try:
+                aside.mkdir(parents=True, exist_ok=True)
+                path.rename(gone)
+            except OSError as error:
+                warnings.warn(f"{path} could not be removed: {error}", stacklevel=2)
+            shutil.rmtree(gone, ignore_errors=True)
+            excess -= 1
