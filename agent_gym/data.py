@@ -18,7 +18,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar
 
-from agent_gym.errors import ConfigError, require
+from agent_gym.errors import ConfigError
 from agent_gym.row_reader import QUESTIONS, Row, Splits, load, rules_of
 
 EMBEDDED = "embedded"
@@ -162,35 +162,6 @@ def cache_folder() -> Path:
     if chosen:
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "agent-gym"
-
-
-def model_source(model: str) -> str:
-    """Return where a model is loaded from: for a name of `MODELS` its prepared folder, else what was given.
-
-    A folder of that name in the working directory comes first.
-
-    Raises:
-        ConfigError: if `agent-gym prepare` has not made that model yet.
-    """
-    if model not in MODELS or Path(model).is_dir():
-        return model
-    folder = cache_folder() / model / MODELS[model]
-    if not folder.is_dir():
-        raise ConfigError(f"the model {model!r} is not in {folder.parent} yet; to get it: agent-gym prepare {model}")
-    return str(folder)
-
-
-def named_tokenizer(model: str, *, images: bool = False) -> Any:
-    """Load the tokenizer of a model, or its processor where there are `images`; `ConfigError` if that cannot be."""
-    transformers = require("transformers", "train")
-    kind = transformers.AutoProcessor if images else transformers.AutoTokenizer
-    source = model_source(model)
-    try:
-        return kind.from_pretrained(source)
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split()).partition(". ")[0][:200]
-        cure = "give the folder or hub id of a model, smollm2 after `agent-gym prepare smollm2`, or a loaded tokenizer"
-        raise ConfigError(f"the tokenizer of {model!r} cannot be loaded: {reason}; {cure}") from error
 
 
 def load_splits(

@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 import gymnasium
 
 from agent_gym.chat import MAX_OBSERVATION_CHARS, ChatRenderer, Message, check_content, copied, cut_to_size, text_of
-from agent_gym.data import named_tokenizer
 from agent_gym.errors import ConfigError, EnvFailure, unknown_arguments, whole_number
 from agent_gym.images import Content, images_of, join
+from agent_gym.models import named_tokenizer
 from agent_gym.reply import Reply, check_reply
 from agent_gym.rewards import MAX_REWARD, plain_number, plain_numbers
 from agent_gym.row_splits import default_split

@@ -69,7 +69,6 @@ class FolderSplits(dict[str, Any]):
     """The splits of a folder. One alone in it is not what was asked for where no split was named."""
 
 
-
 def default_split(splits: Mapping[str, Any]) -> str | None:
     """Return the split that is played where none is named: "train", or one that was given alone, by file or in Python.
 

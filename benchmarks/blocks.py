@@ -46,9 +46,9 @@ def main() -> None:
     from transformers import AutoTokenizer
 
     from agent_gym.chat import ChatRenderer
-    from agent_gym.data import model_source
     from agent_gym.evaluate import make_specs
     from agent_gym.examples.presets import PRESETS
+    from agent_gym.models import model_source
     from agent_gym.policies import VLLMPolicy
     from agent_gym.rollout import Budget, Runner
 

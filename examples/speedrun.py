@@ -24,7 +24,6 @@ import torch
 from trl import SFTConfig
 
 from agent_gym.chat import ChatRenderer
-from agent_gym.data import model_source
 from agent_gym.errors import ConfigError, one_of
 from agent_gym.evaluate import EvalResult, make_specs, summarize
 from agent_gym.evaluate.compare import Run
@@ -35,6 +34,7 @@ from agent_gym.examples.figure import draw, over_runs
 from agent_gym.examples.imitation import QUIET, Demonstrations, imitate, imitation_settings
 from agent_gym.examples.presets import ATTEMPTS, PRESETS, Controls, Preset
 from agent_gym.examples.tiny import make_tiny_model, make_tiny_vision_model
+from agent_gym.models import model_source
 from agent_gym.policies.processors import load_encoder, model_class
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.rollout import Episode, EpisodeSpec, Row, Runner, read_trajectories

@@ -169,7 +169,7 @@ def test_mistakes_are_one_line_and_leave_nothing(
     shutil.copytree(lora[0] / "checkpoint-2", adapter := tmp_path / "adapter")
     config = json.loads((adapter / "adapter_config.json").read_text()) | {"base_model_name_or_path": "/gone"}
     (adapter / "adapter_config.json").write_text(json.dumps(config))
-    assert "cannot load the base model '/gone'" in wrong(str(adapter), out, "--merge_adapter")
+    assert "belongs to the model '/gone', which is not there: set base" in wrong(str(adapter), out, "--merge_adapter")
 
 
 # The hub.

@@ -30,8 +30,9 @@ from transformers import (  # noqa: E402
 from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.cli.engine import build  # noqa: E402
 from agent_gym.cli.main import main  # noqa: E402
-from agent_gym.data import MODELS, model_source  # noqa: E402
+from agent_gym.data import MODELS  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
+from agent_gym.models import model_source  # noqa: E402
 from agent_gym.prepare import RECIPES, prepare  # noqa: E402
 from agent_gym.prepare.model import convert  # noqa: E402
 from agent_gym.prepare.run import MANIFEST  # noqa: E402

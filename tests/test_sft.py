@@ -17,6 +17,7 @@ from trl.trainer.utils import _ChunkedLogProbFunction  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.rollout import Budget, Row  # noqa: E402
+from agent_gym.trainers.run_lock import held  # noqa: E402
 from agent_gym.trainers.sft import expert_episodes, sft_dataset, train_sft  # noqa: E402
 
 GSM8K = "AgentR1/GSM8K-v0"
@@ -115,6 +116,44 @@ def test_a_demonstration_that_would_be_cut_is_refused(tmp_path: Path, tiny_token
 def test_packing_is_refused_and_not_ignored(tmp_path: Path, tiny_tokenizer: Any, rows: list[Row]) -> None:
     with pytest.raises(ConfigError, match="demonstrations are not packed: leave it out. padding_free leaves out"):
         train_sft(model_folder(), tiny_tokenizer, rows, sft_config(tmp_path, packing=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"assistant_only_loss": True},
+            "assistant_only_loss is True; allowed: False, since demonstrations come as tok",
+        ),
+        ({"dataset_text_field": "words"}, "dataset_text_field is 'words'; allowed: 'text', since demonstrations come"),
+        ({"fp16": True}, "fp16 is True, and a CPU computes in it as in float32"),
+        ({"warmup_steps": 2, "lr_scheduler_type": "constant"}, "lr_scheduler_type 'constant' has no warmup"),
+    ],
+)
+def test_settings_that_do_nothing_are_refused(
+    tmp_path: Path, tiny_tokenizer: Any, rows: list[Row], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train_sft(model_folder(), tiny_tokenizer, rows, sft_config(tmp_path, **changes))
+
+
+def test_checkpoints_are_whole_and_the_run_has_its_folder_alone(
+    tmp_path: Path, tiny_tokenizer: Any, rows: list[Row]
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(model_folder(), dtype=torch.float32)
+    model.generation_config.update(temperature=0.9, do_sample=None)
+    saved = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2, "save_total_limit": 1}
+    with held(tmp_path), pytest.raises(ConfigError, match="is the folder of a run that trains at present"):
+        train_sft(model, tiny_tokenizer, rows, sft_config(tmp_path, **saved))
+    with pytest.warns(UserWarning, match="generation config cannot be saved as it is: temperature left out"):
+        train_sft(model, tiny_tokenizer, rows, sft_config(tmp_path, **saved))
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-2", "README.md"}
+    with pytest.raises(ConfigError, match="holds another run"):
+        train_sft(model, tiny_tokenizer, rows, sft_config(tmp_path, **saved))
+    longer = sft_config(tmp_path, **{**saved, "max_steps": 4})
+    trained = train_sft(model_folder(), tiny_tokenizer, rows, longer, resume=True)
+    rates = [entry["learning_rate"] for entry in trained.state.log_history if "learning_rate" in entry]
+    assert rates[2:] == [5e-4, 2.5e-4]
 
 
 def test_styles_are_drawn_by_their_shares_and_by_the_seed(tiny_tokenizer: Any) -> None:

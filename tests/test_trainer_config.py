@@ -82,6 +82,18 @@ CASES: list[tuple[dict[str, Any], str]] = [
     # What may have one value only is refused with its value and the reason.
     ({"top_k": 50}, "top_k is 50; allowed: 0"),
     ({"use_liger_kernel": True}, "use_liger_kernel is True; allowed: False. The loss is computed here"),
+    # So is what transformers would read and no trainer here does.
+    ({"label_smoothing_factor": 0.1}, r"label_smoothing_factor is 0\.1; allowed: 0\.0\. There are no labels"),
+    ({"fp16": True}, "fp16 is True, and a CPU computes in it as in float32: leave it out, or take bf16"),
+    ({"bf16_full_eval": True}, "bf16_full_eval is True; allowed: False. Evaluation has the precision of training"),
+    ({"data_seed": 7}, "data_seed is 7; allowed: None. The order of tasks comes from seed"),
+    ({"train_sampling_strategy": "sequential"}, "allowed: 'random'. The order of tasks comes from seed; shuffle_dat"),
+    ({"per_device_eval_batch_size": 4}, "per_device_eval_batch_size is 4; allowed: 8. Evaluation plays episodes"),
+    ({"include_for_metrics": ["loss"]}, r"include_for_metrics is \['loss'\]; allowed: \[\]"),
+    ({"auto_find_batch_size": True}, "auto_find_batch_size is not supported by GRPO"),
+    ({"remove_unused_columns": True}, "remove_unused_columns is True; allowed: False. The columns of a row"),
+    ({"do_eval": True}, "do_eval is True, and eval_strategy 'no' evaluates nothing"),
+    ({"warmup_steps": 3}, "warmup_steps is 3, and lr_scheduler_type 'constant' has no warmup: .*constant_with_warmup"),
     # What TRL itself refuses comes as the same kind of error.
     ({"num_generations": 3}, r"generation_batch_size \(8\) must be divisible by num_generations \(3\)"),
 ]
@@ -119,6 +131,36 @@ def test_every_field_of_trl_is_read_or_refused() -> None:
     unknown = fields - read - set(READ_BY_TRL) - set(FIXED)
     assert not unknown, "new in TRL: read it, refuse it (trainers/config.py), or name the method of TRL that reads it"
     assert set(FIXED) <= set(GRPOConfig.__dataclass_fields__) and not set(FIXED) & set(READ_BY_TRL)
+
+
+READ_BY_TRANSFORMERS = """
+accelerator_config adam_beta1 adam_beta2 adam_epsilon bf16 dataloader_in_order dataloader_multiprocessing_context
+dataloader_num_workers dataloader_persistent_workers dataloader_pin_memory dataloader_prefetch_factor ddp_backend
+ddp_broadcast_buffers ddp_bucket_cap_mb ddp_find_unused_parameters ddp_static_graph ddp_timeout debug deepspeed
+disable_tqdm do_eval do_train enable_jit_checkpoint eval_delay eval_on_start eval_steps eval_strategy fp16 fsdp
+fsdp_config full_determinism gradient_accumulation_steps gradient_checkpointing gradient_checkpointing_kwargs
+greater_is_better hub_always_push hub_model_id hub_private_repo hub_revision hub_strategy hub_token ignore_data_skip
+learning_rate load_best_model_at_end local_rank log_level log_level_replica log_on_each_node logging_first_step
+logging_nan_inf_filter logging_steps logging_strategy lr_scheduler_kwargs lr_scheduler_type max_grad_norm max_steps
+metric_for_best_model neftune_noise_alpha num_train_epochs optim optim_args optim_target_modules output_dir
+parallelism_config per_device_train_batch_size project push_to_hub report_to
+restore_callback_states_from_checkpoint resume_from_checkpoint run_name save_on_each_node save_only_model save_steps
+save_strategy save_total_limit seed skip_memory_metrics tf32 torch_compile torch_compile_backend torch_compile_mode
+trackio_bucket_id trackio_space_id trackio_static_space_id use_cache use_cpu use_liger_kernel warmup_steps weight_decay
+""".split()
+"""Fields of transformers that its loop, its callbacks or accelerate read in these trainers, too."""
+
+
+def test_every_field_of_transformers_is_read_or_refused() -> None:
+    fields = {field.name for field in dataclasses.fields(TrainingArguments)}
+    unknown = fields - set(READ_BY_TRANSFORMERS) - set(FIXED)
+    assert not unknown, "new in transformers: say what reads it, or refuse it (trainers/config.py)"
+    assert set(READ_BY_TRANSFORMERS) <= fields and not set(READ_BY_TRANSFORMERS) & (set(FIXED) - {"use_liger_kernel"})
+
+
+def test_attempts_of_an_evaluation_need_no_batch_size(tmp_path: Path) -> None:
+    args = settings(tmp_path, num_generations_eval=3, eval_strategy="steps", eval_steps=1)
+    assert (args.num_generations_eval, args.per_device_eval_batch_size) == (3, 8)
 
 
 def test_what_settings_resolve_to(tmp_path: Path) -> None:

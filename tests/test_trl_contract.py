@@ -42,13 +42,15 @@ OVERRIDDEN = {
     "_save_checkpoint": ["self", "model", "trial"],
     "_get_output_dir": ["self", "trial"],
     "_save_optimizer_and_scheduler": ["self", "output_dir"],
+    "_save": ["self", "output_dir", "state_dict"],
+    "_load_optimizer_and_scheduler": ["self", "checkpoint"],
+    "_determine_best_metric": ["self", "metrics", "trial"],
 }  # fmt: skip
 """Methods that are replaced, and how TRL and transformers call them."""
 
 OVERRIDDEN_WITH_A_CRITIC = {
     "create_optimizer": ["self", "model"],
     "_clip_grad_norm": ["self", "model"],
-    "_save": ["self", "output_dir", "state_dict"],
     "_load_from_checkpoint": ["self", "resume_from_checkpoint", "model"],
     "_load_best_model": ["self"],
 }

@@ -1,8 +1,10 @@
 """Checkpoints that are whole or not there, and that describe their model.
 
 A run can end while it writes one: killed, out of time, the disk full. transformers writes into `checkpoint-N` from the
-start and resumes from the highest N, whole or not. Here the files are written aside, in `unfinished/checkpoint-N`, and
-the folder gets its name when all processes have written their part: a rename happens or it does not.
+start and resumes from the highest N, whole or not. Here the files are written aside, in `unfinished`, and the folder
+gets its name when all processes have written their part and all of it is on disk: a rename happens or it does not. So
+does the model at the end. Weights come first, and a file beside them that cannot be written is named and left out
+(saving.py). Old checkpoints go by the number of their step, whatever the clock says.
 
 With FSDP2 each process writes its own share of weights and optimizer (adapters are written whole), so that nothing is
 gathered, and training goes on while they are written. The folder gets its name after the first step at whose
@@ -24,22 +26,39 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any
 
 import torch
 from accelerate.utils import is_peft_model
 from accelerate.utils.constants import FSDP_MODEL_NAME, OPTIMIZER_NAME
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.evaluate.cards import versions
 from agent_gym.policies.ranks import barrier_on_error, gather
 from agent_gym.public import public
-from agent_gym.trainers.public_arguments import PublicArguments
+from agent_gym.trainers.common import with_metric
+from agent_gym.trainers.public_arguments import public_arguments
+from agent_gym.trainers.rehearsal import rehearse
+from agent_gym.trainers.resumed import best_here, resume_schedule
+from agent_gym.trainers.run_lock import held
+from agent_gym.trainers.saving import (
+    Write,
+    aside_name,
+    clear_aside,
+    files_of,
+    move_into,
+    rotate,
+    settle,
+    sync,
+    write_beside,
+    write_weights,
+)
 
 FILE = "agent_gym.json"
 # Settings that a card shows whatever they are; others of these groups and names where they are not the default.
@@ -55,28 +74,46 @@ _ALWAYS = (
     "max_turn_tokens", "max_episode_tokens", "max_turns", "max_staleness", "context", "seed",
 )  # fmt: skip
 MEASURED = ("success", "success_low", "success_high", "reward", "episodes")
-ASIDE = "unfinished"
 _MARKS = (f"{PREFIX_CHECKPOINT_DIR}-*", "trajectories/*.jsonl", "*.safetensors")  # what a run leaves
 
 
-class WholeCheckpoints(PublicArguments):
+class WholeCheckpoints(Trainer):
     """A trainer that shows a checkpoint only when it is complete. The output folder is one for all processes."""
 
     args: Any
     lr_scheduler: Any
     processing_class: Any
     _writing = False
+    _weights_written = False  # of the checkpoint that is being written
     _unnamed: Path | None = None  # the name of a checkpoint that is being written
+    _aside = ""  # where files are that have no name yet: a folder of the first process, for all of them
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train; raises `ConfigError` if the folder has another run, `RolloutError` if a process is lost."""
-        if not args and not kwargs.get("resume_from_checkpoint") and not self.state.global_step:
-            refuse_used(self.args.output_dir, marks=(f"{PREFIX_CHECKPOINT_DIR}-*",))
-        if self.is_fsdp_enabled and is_peft_model(self.model):
-            # Adapters are small, and of a model with them transformers writes no share but theirs: the critic has none.
-            plugin = self.accelerator.state.fsdp_plugin
-            plugin.state_dict_config = plugin.optim_state_dict_config = None
-            plugin.set_state_dict_type("FULL_STATE_DICT")
+        """Train.
+
+        Raises `ConfigError` if the folder has another run, or cannot take what a checkpoint holds; `RolloutError` if a
+        process is lost.
+        """
+        if not args and "resume_from_checkpoint" not in kwargs:
+            kwargs["resume_from_checkpoint"] = resume_point(self.args)
+        with ExitStack() as stack:
+            with barrier_on_error():
+                if self.is_world_process_zero():
+                    stack.enter_context(held(self.args.output_dir))
+                if not args and not kwargs.get("resume_from_checkpoint") and not self.state.global_step:
+                    refuse_used(self.args.output_dir, marks=(f"{PREFIX_CHECKPOINT_DIR}-*",))
+                if self.is_world_process_zero():
+                    clear_aside(Path(self.args.output_dir), aside_name())
+                    rehearse(self, self._files())
+            if self.is_fsdp_enabled and is_peft_model(self.model):
+                # Adapters are small, and of a model with them transformers writes no share but theirs: the critic has
+                # none.
+                plugin = self.accelerator.state.fsdp_plugin
+                plugin.state_dict_config = plugin.optim_state_dict_config = None
+                plugin.set_state_dict_type("FULL_STATE_DICT")
+            return self._train(*args, **kwargs)
+
+    def _train(self, *args: Any, **kwargs: Any) -> Any:
         try:
             result = super().train(*args, **kwargs)
             self._finish_checkpoint()
@@ -90,14 +127,60 @@ class WholeCheckpoints(PublicArguments):
 
     def _get_output_dir(self, trial: Any) -> str:
         folder = super()._get_output_dir(trial)
-        return str(Path(folder, ASIDE)) if self._writing else folder
+        return str(Path(folder, self._aside)) if self._writing else folder
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        rates = [*getattr(self.lr_scheduler, "base_lrs", ())]
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            resume_schedule(self.lr_scheduler, rates)
+
+    def _files(self) -> dict[str, Write]:
+        """Return what a saved folder has beside the weights, by the names of files."""
+        model = self.accelerator.unwrap_model(self.model)
+        return files_of(model, self.processing_class, public_arguments(self.args))
+
+    def _write_weights(self, folder: Path, state_dict: Any) -> None:
+        write_weights(self.accelerator.unwrap_model(self.model), folder, state_dict)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        """Write the model: weights, then all other files, each on its own."""
+        folder = Path(self.args.output_dir if output_dir is None else output_dir)
+        if self._writing:
+            return self._write_model(folder, state_dict)
+        aside = folder / aside_name() / "model"
+        try:
+            shutil.rmtree(aside, ignore_errors=True)
+            self._write_model(aside, state_dict)
+            settle(aside)
+            move_into(folder, aside)
+            sync(folder)
+        except Exception as error:
+            way = way_on(self.args.output_dir)
+            raise RolloutError(f"the model could not be written to {folder}: {error}. {way}") from error
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+            with suppress(OSError):
+                aside.parent.rmdir()
+                aside.parent.parent.rmdir()
+
+    def _write_model(self, folder: Path, state_dict: Any) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._write_weights(folder, state_dict)
+        self._weights_written = True
+        write_beside(folder, self._files())
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write our card as README.md, in place of TRL's."""
+        """Write our card as README.md, in place of TRL's; a card that cannot be written ends no run."""
         from agent_gym.trainers.export_model import write_card  # which needs what stands here
 
         if self.is_world_process_zero():
-            write_card(self, provenance(self))
+            card: Write = lambda folder: write_card(self, self._about(), folder)  # noqa: E731
+            write_beside(Path(self.args.output_dir), {"README.md": card})
+
+    def _about(self) -> dict[str, Any]:
+        """Return what the card says of the run."""
+        return provenance(self)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model whole; in a checkpoint of FSDP2, whose weights are in shares, all but the weights."""
@@ -110,9 +193,8 @@ class WholeCheckpoints(PublicArguments):
                 self._save(folder, state_dict=state)
             return
         if self.args.should_save:
-            self.accelerator.unwrap_model(self.model).config.save_pretrained(folder)
-            self.processing_class.save_pretrained(folder)
-            write_provenance(self, folder)
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            write_beside(Path(folder), self._files())
 
     @property
     def _in_shares(self) -> bool:
@@ -133,15 +215,17 @@ class WholeCheckpoints(PublicArguments):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         self._finish_checkpoint()
+        self._aside = gather(aside_name())[0]
         folder = Path(self._get_output_dir(trial))
         final = folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        written = folder / ASIDE / final.name
+        written = folder / self._aside / final.name
+        self.state.best_model_checkpoint = best_here(self.state.best_model_checkpoint, folder)
         if self.args.should_save:  # what a run that was killed has left
-            shutil.rmtree(written.parent, ignore_errors=True)
+            clear_aside(folder, self._aside)
         self.accelerator.wait_for_everyone()
         # The hub gets the checkpoint under its name, and not the folder that is about to be renamed.
         pushes, self.args.push_to_hub = self.args.push_to_hub, False
-        self._writing = True
+        self._writing, self._weights_written = True, False
         try:
             with self._reported(final):
                 super()._save_checkpoint(model, trial)
@@ -164,21 +248,38 @@ class WholeCheckpoints(PublicArguments):
             return
         with self._reported(final):
             self._shares.wait()
-        if self.args.should_save:
-            written = final.parent / ASIDE / final.name
-            if final.exists():  # the same step, saved again
-                shutil.rmtree(final)
-            written.rename(final)
-            written.parent.rmdir()
-            rotate_checkpoints(
-                str(final.parent),
-                save_total_limit=self.args.save_total_limit,
-                best_model_checkpoint=self.state.best_model_checkpoint,
-                use_mtime=True,
-            )
-        self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                settle(final.parent / self._aside / final.name)
+        with barrier_on_error():
+            if self.args.should_save:
+                self._give_name(final)
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(final))
+
+    def _give_name(self, final: Path) -> None:
+        """Give a checkpoint that is whole its name, and remove old ones."""
+        written = final.parent / self._aside / final.name
+        replaced = written.with_name(f"replaced-{final.name}")
+        try:
+            if final.exists():  # the same step, saved again
+                final.rename(replaced)
+            written.rename(final)
+            sync(final.parent)
+        except OSError as error:
+            if not final.exists() and replaced.exists():
+                replaced.rename(final)
+            raise RolloutError(
+                f"{final} could not get its name: {error}. It is whole in {written}: move it there, to resume from it"
+            ) from error
+        shutil.rmtree(replaced, ignore_errors=True)
+        rotate(final.parent, self.args.save_total_limit, (final.name, self._best_name()), written.parent)
+        with suppress(OSError):
+            written.parent.rmdir()
+            written.parent.parent.rmdir()
+
+    def _best_name(self) -> str:
+        best = self.state.best_model_checkpoint
+        return f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}" if best is None else Path(best).name
 
     @contextmanager
     def _reported(self, final: Path) -> Iterator[None]:
@@ -190,13 +291,35 @@ class WholeCheckpoints(PublicArguments):
             folder = final.parent
             # Not all of them name the cause: torch's only counts bytes.
             free = shutil.disk_usage(folder).free // 2**20 if folder.is_dir() else 0
-            shutil.rmtree(folder / ASIDE, ignore_errors=True)
+            kept = self._keep_weights(final, error) if self.args.should_save else ""
+            if self.args.should_save:
+                clear_aside(folder, self._aside)
             raise RolloutError(
-                f"{final} could not be written: {error}. {free} MiB were free there. {way_on(self.args.output_dir)}"
+                f"{final} could not be written: {error}. {free} MiB were free there. "
+                f"{kept}{way_on(self.args.output_dir)}"
             ) from error
+
+    def _keep_weights(self, final: Path, error: Exception) -> str:
+        """Keep weights of a checkpoint that cannot be resumed from, where there is no other or the disk has room."""
+        written, kept = final.parent / self._aside / final.name, final.with_name(f"weights-{self.state.global_step}")
+        mistake = isinstance(error, TypeError | ValueError | AttributeError | KeyError | PicklingError)
+        if not self._weights_written or not written.is_dir() or kept.exists():
+            return ""
+        if not mistake and get_last_checkpoint(str(final.parent)) is not None:
+            return ""  # the room that they take may be needed to resume
+        with suppress(OSError):
+            written.rename(kept)
+            return f"The model at this step is in {kept}. "
+        return ""
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        if (name := self.args.metric_for_best_model) is not None:
+            metrics = with_metric(name, metrics, first=self.state.best_metric is None)
+        return super()._determine_best_metric(metrics, trial)
 
     def _load_best_model(self) -> None:
         self._finish_checkpoint()
+        self.state.best_model_checkpoint = best_here(self.state.best_model_checkpoint, Path(self.args.output_dir))
         super()._load_best_model()
 
 
@@ -272,13 +395,28 @@ def refuse_used(output_dir: str | Path, marks: Sequence[str] = _MARKS) -> None:
     raise ConfigError(f"{output_dir} holds another run ({found.relative_to(folder)}): {cure}name another --output_dir")
 
 
+def resume_point(args: Any) -> str | None:
+    """Return the checkpoint from which settings go on, if any: the one named, or the last for "true" and "auto"."""
+    wanted = str(args.resume_from_checkpoint or "false")
+    if wanted.lower() == "false":
+        return None
+    if wanted.lower() in ("true", "auto"):
+        last = get_last_checkpoint(args.output_dir) if os.path.isdir(args.output_dir) else None
+        if last is None and wanted.lower() == "true":
+            raise ConfigError(f"there is no checkpoint to resume from in {args.output_dir}")
+        return last
+    if not Path(wanted).is_dir():
+        raise ConfigError(f"there is no checkpoint at {wanted}")
+    return wanted
+
+
 def way_on(output_dir: str | Path) -> str:
     """Return the sentence that names what a run in a folder can be resumed from."""
     last = get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
     return f"Resume from {last} with --resume_from_checkpoint true" if last else "There is no checkpoint yet"
 
 
-def write_provenance(trainer: Any, folder: str | Path) -> None:
+def write_provenance(trainer: Any, folder: Path) -> None:
     """Write `agent_gym.json` into a folder: what trained the model in it, on what, and how well it did."""
     Path(folder, FILE).write_text(
         json.dumps(public(provenance(trainer)), indent=2, default=str) + "\n", encoding="utf-8"

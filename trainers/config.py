@@ -16,6 +16,7 @@ from trl import GRPOConfig
 from agent_gym.errors import ConfigError, one_of
 from agent_gym.policies.base import MIN_TEMPERATURE
 from agent_gym.rollout import Budget, make_context, tighten
+from agent_gym.trainers.common import check_precision, check_warmup, choose_metric
 from agent_gym.trainers.estimators import SCALES, Credit, Estimator, get_estimator
 from agent_gym.trainers.selection import TurnCurriculum
 from agent_gym.trainers.settings import AgentSettings, CriticSettings
@@ -48,9 +49,27 @@ _BY_REASON = {
         "reward_weights multi_objective_aggregation"
     ),
     "Turns are limited by max_turns": "max_tool_calling_iterations",
+    # Of transformers.
+    "There are no labels; entropy_coef keeps the policy from certainty": "label_smoothing_factor label_names",
+    "Evaluation plays episodes; there are no batches of predictions": (
+        "prediction_loss_only eval_do_concat_batches eval_use_gather_object eval_accumulation_steps "
+        "include_for_metrics batch_eval_metrics per_device_eval_batch_size"
+    ),
+    "Evaluation has the precision of training: bf16": "bf16_full_eval fp16_full_eval",
+    "The order of tasks comes from seed; shuffle_dataset false takes them as they are": (
+        "train_sampling_strategy length_column_name data_seed"
+    ),
+    "An epoch has whole rollouts only": "dataloader_drop_last",
+    "The columns of a row decide its episode": "remove_unused_columns",
+    "A rollout has a fixed number of episodes; micro_batch_tokens bounds the tokens of a pass": "auto_find_batch_size",
+    "The loss is a weighted sum over the tokens of all processes": "average_tokens_across_devices",
+    "Tokens are counted in card.json and in num_tokens": "include_num_input_tokens_seen",
+    "Memory is given back by the engine; micro_batch_tokens bounds that of a pass": "torch_empty_cache_steps",
+    "use_liger_kernel is false": "liger_kernel_config",
+    "A training command only trains, and evaluates by eval_strategy": "do_predict",
 }
 FIXED = {name: reason for reason, names in _BY_REASON.items() for name in names.split()}
-"""TRL's settings that may only have TRL's default here, and why."""
+"""Settings of TRL and transformers that may only have TRL's default here, and why."""
 
 # Those whose default has several spellings.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -59,6 +78,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "generation_kwargs": (None, {}),
     "transformers_continuous_batching_config": (None, {}),
     "pad_to_multiple_of": ("auto", None),
+    "include_for_metrics": ([], None),
 }
 
 _LEAST = {
@@ -118,18 +138,26 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
                 f"num_generations is 1, but {self.advantage_estimator!r} compares episodes of the same task: raise it "
                 "to 2 or more, or take an estimator that learns from single episodes (reinforce_pp, remax, gae, ...)"
             )
+        check_precision(self)
+        choose_metric(self)
         if single:
             self.num_generations = _OneEpisode(1)
+        # TRL wants it to divide by the attempts of an evaluation, which is played otherwise here.
+        evaluated, self.per_device_eval_batch_size = self.per_device_eval_batch_size, self.num_generations_eval or 8
         try:
             super().__post_init__()
         except ValueError as error:  # the user can correct what TRL and transformers find wrong
             raise ConfigError(str(error)) from error
+        self.per_device_eval_batch_size = evaluated
+        if self.do_eval and self.eval_strategy == "no":
+            raise ConfigError("do_eval is True, and eval_strategy 'no' evaluates nothing: set eval_strategy to steps")
         if single:
             self.num_generations = 1
         for name, reason in FIXED.items():
             allowed = _NEUTRAL.get(name, (GRPOConfig.__dataclass_fields__[name].default,))
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; allowed: {allowed[0]!r}. {reason}")
+        check_warmup(self)
         one_of("scale_rewards", self.scale_rewards, SCALES)
         if self.temperature < MIN_TEMPERATURE:
             raise ConfigError(

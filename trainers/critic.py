@@ -23,8 +23,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
-from agent_gym.data import model_source
 from agent_gym.errors import ConfigError
+from agent_gym.models import adapter_folder, check_model, model_source
+from agent_gym.policies.loading import load_whole
 from agent_gym.trainers.shortcuts import unadapted
 
 READ = ("input_ids", "attention_mask", "position_ids", "mm_token_type_ids", "pixel_values", "image_grid_thw")
@@ -59,7 +60,10 @@ def make_critic(model: PreTrainedModel | str, kind: str, **init: Any) -> Critic:
     """
     if hasattr(model, "peft_config"):
         raise ConfigError("the critic starts as a copy of the plain policy: hand in the model, and its peft_config")
-    model = model_source(model) if isinstance(model, str) else model
+    if isinstance(model, str):
+        check_model(model)
+        # A policy that goes on from an adapter: the critic starts from both.
+        model = load_whole(model, **init) if adapter_folder(model) is not None else model_source(model)
     if kind == "head":
         # Where a model is, and not what to do with its weights.
         where = {name: init[name] for name in ("revision", "trust_remote_code") if name in init}

@@ -23,6 +23,7 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies.base import Policy
 from agent_gym.policies.ranks import barrier_on_error
+from agent_gym.policies.savable import repair
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.critic import PREFIX, policy_only
@@ -101,6 +102,7 @@ def _vllm(model: Any, renderer: ChatRenderer, args: AgentGRPOConfig) -> Policy:
     place = base.config._name_or_path
     if not place or (place.startswith((".", "/")) and not Path(place).is_dir()):
         place = tempfile.mkdtemp(prefix="agent-gym-")
+        repair(base)
         with policy_only(base):
             base.save_pretrained(place)
         renderer.source.save_pretrained(place)

@@ -29,7 +29,10 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from agent_gym.errors import ConfigError, writing
 from agent_gym.evaluate import EvalResult, summarize
 from agent_gym.evaluate.cards import versions
+from agent_gym.models import adapter_base, model_source
+from agent_gym.policies.loading import loading
 from agent_gym.policies.processors import let_videos_be_missing, model_class
+from agent_gym.policies.savable import repair, write_generation_config
 from agent_gym.public import public
 from agent_gym.registry import ENVS
 from agent_gym.rollout import from_record, read_trajectories
@@ -58,7 +61,7 @@ class Checkpoint(NamedTuple):
 
 def find_checkpoint(path: str | Path) -> Checkpoint:
     """Find the model in a folder: its own, or that of its last checkpoint; raises `ConfigError` if none is whole."""
-    folder = Path(path).expanduser()
+    folder = Path(model_source(str(path))).expanduser()
     if not folder.is_dir():
         raise ConfigError(f"no folder at {path}; give the folder of a run, or one of its checkpoints")
     for place in (folder, Path(get_last_checkpoint(str(folder)) or folder)):
@@ -110,7 +113,7 @@ def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool
             for path in kept:
                 shutil.copy2(path, aside)
         if (aside / "config.json").is_file() and not (aside / "generation_config.json").is_file():
-            GenerationConfig.from_model_config(AutoConfig.from_pretrained(aside)).save_pretrained(aside)
+            write_generation_config(GenerationConfig.from_model_config(AutoConfig.from_pretrained(aside)), aside)
         if critic:
             (aside / CRITIC).parent.mkdir()
             shutil.copy2(folder / CRITIC, aside / CRITIC)
@@ -141,14 +144,11 @@ def _merge(checkpoint: Checkpoint, out: Path) -> None:
     from peft import PeftModel
 
     let_videos_be_missing()
-    kind = model_class(str(checkpoint.base))
-    try:
-        base: Any = kind.from_pretrained(str(checkpoint.base), dtype="auto")
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"cannot load the base model {checkpoint.base!r} of the adapter; correct base_model_name_or_path in "
-            f"{checkpoint.folder / 'adapter_config.json'} ({str(error).splitlines()[0]})"
-        ) from error
+    source = adapter_base(checkpoint.folder)
+    kind = model_class(source)
+    with loading(source):
+        base: Any = kind.from_pretrained(source, dtype="auto")
+    repair(base)
     adapted = PeftModel.from_pretrained(base, str(checkpoint.folder))
     base.save_pretrained(out, state_dict={name: weight.contiguous() for name, weight in merged_weights(adapted)})
     encoder = AutoTokenizer if kind is AutoModelForCausalLM else AutoProcessor
@@ -217,13 +217,14 @@ def model_card(
     return "\n".join([*parts, "## Versions\n", _table(("package", "version"), *used.items())])
 
 
-def write_card(trainer: Any, about: Mapping[str, Any]) -> None:
-    """Write README.md into the folder of a trainer, from what `provenance` knows of it, or nothing."""
-    folder, peft = Path(str(trainer.args.output_dir)), is_peft_model(trainer.model)
+def write_card(trainer: Any, about: Mapping[str, Any], folder: Path | None = None) -> None:
+    """Write README.md for a trainer, from what `provenance` knows of it, or nothing; into its own folder by default."""
+    run, peft = Path(str(trainer.args.output_dir)), is_peft_model(trainer.model)
     config = trainer.model.peft_config["default"] if peft else None
     base = str(config.base_model_name_or_path) if config else None
+    folder = run if folder is None else folder
     folder.mkdir(parents=True, exist_ok=True)
-    text = model_card(folder.resolve().name, Checkpoint(folder, base), about, {}, merged=False)
+    text = model_card(run.resolve().name, Checkpoint(run, base), about, {}, merged=False)
     (folder / "README.md").write_text(text, encoding="utf-8")
 
 

@@ -23,7 +23,6 @@ from datasets import Dataset
 from transformers.trainer_utils import EvalLoopOutput
 
 from agent_gym.chat import ChatRenderer
-from agent_gym.data import model_source
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.evaluate.cards import Meter
 from agent_gym.judges import Judge
@@ -34,7 +33,7 @@ from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.registry import EnvLike
 from agent_gym.rollout import Episode, EpisodeSpec, Runner
 from agent_gym.trainers.batch import Batch, TrainingEpisode, balance, collate, take, training_episode
-from agent_gym.trainers.checkpoints import write_provenance
+from agent_gym.trainers.checkpoints import FILE, write_provenance
 from agent_gym.trainers.config import INSTEAD, AgentGRPOConfig
 from agent_gym.trainers.credit import Estimate, Timeline, experience
 from agent_gym.trainers.demonstrations import WEIGHTS, Demonstrations
@@ -53,8 +52,10 @@ from agent_gym.trainers.metrics import (
     show_on_tensorboard,
     write_episodes,
 )
+from agent_gym.trainers.policy_model import policy_model
 from agent_gym.trainers.rows import RowTrainer, Scores
 from agent_gym.trainers.run_card import RunCard
+from agent_gym.trainers.saving import Write
 from agent_gym.trainers.schedule import RolloutScheduler, check_judge, group_specs, sampled
 from agent_gym.trainers.shortcuts import check_adapters
 from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, Rows, as_tasks, data_sets
@@ -75,7 +76,7 @@ class AgentGRPOTrainer(RowTrainer):
     of `AgentSettings` turn it into DAPO, GSPO, RLOO, GiGPO and others.
 
     Args:
-        model: a model id, a folder, the name of a prepared model, or a loaded model.
+        model: a model id, a folder (an adapter's, too), the name of a prepared model, or a loaded model.
         env: what to train on: a Gymnasium id, a class or function that makes an environment, or one that
             `gymnasium.make` has made (`registry.recipe`); may be left out when the data sets name their environments,
             or there is an agent.
@@ -146,19 +147,19 @@ class AgentGRPOTrainer(RowTrainer):
         train_dataset, eval_dataset = data_sets(
             env, env_kwargs, train_dataset, eval_dataset, agent=agent, tasks=tasks, reward=reward, seed=args.seed
         )
-        model = model_source(model) if isinstance(model, str) else model
         let_videos_be_missing()  # a model that is named may need it for its processor
         # TRL would build an engine of its own, with settings that neither a CPU nor a tied output layer survives.
         given, args.use_vllm = args.use_vllm, False
         try:
-            super().__init__(
-                model,
-                reward_funcs=[cast(Any, no_reward)],
-                args=args,
-                train_dataset=train_dataset,
-                eval_dataset=eval_dataset,
-                **kwargs,
-            )
+            with policy_model(model, args, kwargs) as policy_weights:
+                super().__init__(
+                    policy_weights,
+                    reward_funcs=[cast(Any, no_reward)],
+                    args=args,
+                    train_dataset=train_dataset,
+                    eval_dataset=eval_dataset,
+                    **kwargs,
+                )
         finally:
             args.use_vllm = given
         if self._tokenizer.pad_token_id is None:  # TRL takes eos_token where there is none
@@ -395,6 +396,5 @@ class AgentGRPOTrainer(RowTrainer):
             step, limit = self.state.global_step, self.args.trajectories_per_step
             show_on_tensorboard(self.callback_handler.callbacks, self._logs, step=step, limit=limit)
 
-    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
-        super()._save(output_dir, state_dict)
-        write_provenance(self, output_dir if output_dir is not None else str(self.args.output_dir))
+    def _files(self) -> dict[str, Write]:
+        return {**super()._files(), FILE: lambda folder: write_provenance(self, folder)}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from agent_gym.trainers.credit import Estimate, Timeline
 from agent_gym.trainers.critic import PREFIX, attach, load_critic, make_critic, policy_only, save_critic
 from agent_gym.trainers.grpo import AgentGRPOTrainer
 from agent_gym.trainers.losses import value_loss
+from agent_gym.trainers.resumed import best_here
 from agent_gym.trainers.rows import Scores
 
 
@@ -147,15 +149,14 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         self.record({"critic/grad_norm": float(norm)})
         return torch.nn.utils.clip_grad_norm_(policy, self.args.max_grad_norm)
 
-    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
-        folder = str(output_dir if output_dir is not None else self.args.output_dir)
+    def _write_weights(self, folder: Path, state_dict: Any) -> None:
         model = self.accelerator.unwrap_model(self.model)
         critic, policy = model.critic.state_dict(), None
         if state_dict is not None:  # gathered from shards
             policy = {name: value for name, value in state_dict.items() if not name.startswith(PREFIX)}
             critic = {name.removeprefix(PREFIX): v for name, v in state_dict.items() if name.startswith(PREFIX)}
         with policy_only(model):
-            super()._save(folder, state_dict=policy)
+            super()._write_weights(folder, policy)
         if critic:
             save_critic(critic, folder)
 
@@ -164,6 +165,7 @@ class AgentPPOTrainer(AgentGRPOTrainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_best_model(self) -> None:
+        self.state.best_model_checkpoint = best_here(self.state.best_model_checkpoint, Path(str(self.args.output_dir)))
         with self._critic_apart(str(self.state.best_model_checkpoint)):
             super()._load_best_model()
 

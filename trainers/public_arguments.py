@@ -6,8 +6,6 @@ import copy
 import dataclasses
 from typing import Any
 
-from transformers import Trainer
-
 from agent_gym.public import is_secret, public
 
 
@@ -20,15 +18,3 @@ def public_arguments(args: Any) -> Any:
             # None: a token that is loaded again as a mask would be sent to the hub.
             object.__setattr__(made, field.name, None if is_secret(field.name) else public(value))
     return made
-
-
-class PublicArguments(Trainer):
-    """A trainer whose `training_args.bin` holds no secrets; a person publishes it with the model."""
-
-    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
-        args = self.args
-        self.args = public_arguments(args)
-        try:
-            super()._save(output_dir, state_dict)
-        finally:
-            self.args = args

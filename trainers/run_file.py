@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.public import public
+from agent_gym.trainers.run_lock import held
 from agent_gym.untrusted import LeftOut, Values, count, finite, misfit, number, parse_json, read_json
 
 FILE, LOG = "run.json", "log.jsonl"
@@ -37,10 +38,17 @@ _NUMBERS = ("reward", "eval_success", "eval_reward", "loss")
 
 
 @contextmanager
-def recorded(command: str, argv: Sequence[str], folder: str | Path) -> Iterator[dict[str, int]]:
-    """Write the file while a command trains into a folder; the `code` in what this yields is its exit code, else 0."""
-    path = Path(folder, FILE)
-    path.parent.mkdir(parents=True, exist_ok=True)
+def recorded(command: str, argv: Sequence[str], folder: str | Path, meeting: str = "") -> Iterator[dict[str, int]]:
+    """Write the file while a command trains into a folder; the `code` in what this yields is its exit code, else 0.
+
+    `meeting` is where the machines of a run meet, if it has several. Raises `ConfigError` if another run trains into
+    the folder.
+    """
+    with held(folder, announced=True, meeting=meeting):
+        yield from _recorded(command, argv, Path(folder, FILE))
+
+
+def _recorded(command: str, argv: Sequence[str], path: Path) -> Iterator[dict[str, int]]:
     about = {"command": command, "argv": [*argv], "cwd": os.getcwd(), "host": platform.node(), "pid": os.getpid()}
     write(path, {**about, "status": "running", "started": time.time()})
     status, outcome = "failed", dict[str, int]()

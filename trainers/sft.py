@@ -23,7 +23,6 @@ from trl import SFTConfig, SFTTrainer
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.cores import use_cores
-from agent_gym.data import model_source
 from agent_gym.errors import ConfigError, one_of
 from agent_gym.evaluate import make_specs
 from agent_gym.images import Vision
@@ -31,10 +30,10 @@ from agent_gym.policies import ScriptedPolicy
 from agent_gym.policies.processors import image_inputs
 from agent_gym.registry import EnvLike
 from agent_gym.rollout import Budget, Episode, Row, Runner, warn_of_expert
-from agent_gym.trainers.checkpoints import refuse_used
+from agent_gym.trainers.checkpoints import WholeCheckpoints
+from agent_gym.trainers.common import check_sft
 from agent_gym.trainers.engine import warn_of_rounding
-from agent_gym.trainers.export_model import write_card
-from agent_gym.trainers.public_arguments import PublicArguments
+from agent_gym.trainers.policy_model import policy_model
 from agent_gym.trainers.shortcuts import check_adapters, reading_only
 
 TRAIN_ON = ("policy", "all")
@@ -119,15 +118,14 @@ def _collate(
     }
 
 
-class _LabelledTokens(PublicArguments, SFTTrainer):
+class _LabelledTokens(WholeCheckpoints, SFTTrainer):
     """TRL's trainer, whose output layer reads the places in front of labels only (TRL's own does where Triton is).
 
-    Its card is ours.
+    Its card and its checkpoints are ours.
     """
 
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        if self.is_world_process_zero():
-            write_card(self, {})
+    def _about(self) -> dict[str, Any]:
+        return {}
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if self.label_smoother is not None or self.compute_loss_func is not None:  # these read all logits
@@ -151,11 +149,13 @@ def train_sft(
 ) -> SFTTrainer:
     """Imitate the rows and return the trainer, trained.
 
-    `model` is an id, a folder, the name of a prepared model, or a loaded model; `tokenizer` may be the processor of a
-    model that reads images; `resume` is a checkpoint to go on from, True for the last one. `kwargs` go to
-    `trl.SFTTrainer`. Raises `ConfigError` for `args.packing`, and if a demonstration is longer than `args.max_length`,
-    or than what the model can read. None is cut: the end of an episode is its answer.
+    `model` is an id, a folder (an adapter's, too), the name of a prepared model, or a loaded model; `tokenizer` may be
+    the processor of a model that reads images; `resume` is a checkpoint to go on from, True for the last one. `kwargs`
+    go to `trl.SFTTrainer`. Raises `ConfigError` for `args.packing` and other settings that do nothing here, and if a
+    demonstration is longer than `args.max_length`, or than what the model can read. None is cut: the end of an episode
+    is its answer.
     """
+    check_sft(args)
     if args.packing:  # part of the preparation that is skipped below
         raise ConfigError(
             "packing is True, and demonstrations are not packed: leave it out. padding_free leaves out padding, and "
@@ -174,8 +174,9 @@ def train_sft(
     if vision is not None:
         kwargs["data_collator"] = partial(_collate, rows, vision, tokenizer.tokenizer.pad_token_id)
         args.remove_unused_columns = False  # the collator reads the number of the row
-    model = model_source(model) if isinstance(model, str) else model
-    trainer = _LabelledTokens(model=model, args=args, train_dataset=dataset, processing_class=tokenizer, **kwargs)
+    kwargs |= {"args": args, "train_dataset": dataset, "processing_class": tokenizer}
+    with policy_model(model, args, kwargs) as weights:
+        trainer = _LabelledTokens(model=weights, **kwargs)
     check_adapters(trainer.model)
     warn_of_rounding(trainer)
     use_cores(trainer.model)
@@ -187,7 +188,5 @@ def train_sft(
         )
     if kwargs.get("callbacks"):
         trainer.remove_callback(PrinterCallback)  # a caller with callbacks of its own prints its own lines
-    if not resume:
-        refuse_used(str(args.output_dir), marks=("checkpoint-*",))
-    trainer.train(resume_from_checkpoint=resume)
+    trainer.train(**({} if resume is None else {"resume_from_checkpoint": resume}))
     return trainer

@@ -33,9 +33,9 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from trl.models import prepare_deepspeed, prepare_fsdp
 from trl.trainer.utils import add_fused_lm_head
 
-from agent_gym.data import model_source
 from agent_gym.errors import ConfigError
-from agent_gym.policies.processors import load_encoder, model_class
+from agent_gym.policies.loading import load_whole
+from agent_gym.policies.processors import load_encoder
 from agent_gym.policies.ranks import barrier_on_error
 from agent_gym.policies.scores import ServedScores, other_vocabulary, vocabulary_hash
 from agent_gym.rollout import Episode, make_env
@@ -89,11 +89,10 @@ class Teacher:
             self.model = self._prepared(self._load(name))
 
     def _load(self, name: str) -> Any:
-        trainer, source = self._trainer, model_source(name)
+        trainer = self._trainer
         options = {"dtype": trainer.args.teacher_dtype, "trust_remote_code": trainer.args.trust_remote_code}
         try:
-            encoder = load_encoder(source)
-            model = model_class(source).from_pretrained(source, **options)
+            model, encoder = load_whole(name, **options), load_encoder(name)
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"teacher is {name!r}, which cannot be loaded: {error}; allowed: a model's folder, id or prepared "

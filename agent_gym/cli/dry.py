@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from agent_gym.cli.flags import COMMON, TRAINING, mapping
+from agent_gym.models import adapter_base, adapter_folder
 
 
 def config_text(command: str, parsed: Sequence[Any], given: Mapping[str, Any], launch: Sequence[str]) -> str:
@@ -56,6 +57,9 @@ def plan_text(command: str, parsed: Sequence[Any], datasets: Sequence[Any], laun
     """Return what a run would do and write, from its settings and tasks (none for sft, whose expert plays first)."""
     _, args, model = parsed
     lines: list[tuple[str, str]] = [("model", str(model.model_name_or_path or "a tiny one, made on the spot"))]
+    folder = adapter_folder(str(model.model_name_or_path)) if model.model_name_or_path else None
+    if folder is not None:
+        lines.append(("trained", f"its adapter, on {adapter_base(folder)}"))
     if model.use_peft:
         lines.append(("trained", f"LoRA adapters of rank {model.lora_r}"))
     lines.append(("processes", f"accelerate launch {' '.join(launch)}" if launch else "1, this one"))
@@ -75,7 +79,7 @@ def plan_text(command: str, parsed: Sequence[Any], datasets: Sequence[Any], laun
         lines.append(("memory", f"agent-gym plan --model {shlex.quote(lines[0][1])} --gpus N estimates it"))
     elif args.max_steps > 0:
         lines.append(("steps", f"{args.max_steps:,} of {args.per_device_train_batch_size} demonstrations per process"))
-    folder = Path(str(args.output_dir))
+    run = Path(str(args.output_dir))
     written = ["the model, README.md and run.json"]
     if args.save_strategy != "no":
         written.append(f"checkpoint-N each {args.save_steps:g} steps")
@@ -85,5 +89,5 @@ def plan_text(command: str, parsed: Sequence[Any], datasets: Sequence[Any], laun
         if args.trajectories_per_step:
             written.append(f"trajectories ({args.trajectories_per_step} episodes a rollout and process)")
     trackers = [name for name in args.report_to if name != "none"]
-    lines += [("writes", f"{folder}: {', '.join(written)}"), ("reports to", ", ".join(trackers) or "nothing else")]
+    lines += [("writes", f"{run}: {', '.join(written)}"), ("reports to", ", ".join(trackers) or "nothing else")]
     return "".join(f"# {name:<11}{text}\n" for name, text in lines)

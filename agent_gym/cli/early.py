@@ -17,12 +17,13 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, get_args, get_type_hints
 
-from agent_gym.cli.engine import check_folder
 from agent_gym.cli.flags import TRAINING, mapping, preset_file, split_command
 from agent_gym.cli.parser import nearest, read_yaml
 from agent_gym.errors import ConfigError, writing
 from agent_gym.installed import install_command
+from agent_gym.models import check_model
 from agent_gym.registry import check_env_id
+from agent_gym.trainers.run_lock import refuse_running
 from agent_gym.trainers.settings import AgentSettings, CriticSettings
 
 _SOURCES = {
@@ -50,10 +51,12 @@ def check_early(command: str, argv: Sequence[str]) -> dict[str, Any]:
         preset_file(str(given["accelerate_config"]))
     _check_environment(given)
     if not given.get("tiny"):
-        check_folder(str(given.get("model_name_or_path") or ""))
+        check_model(str(given.get("model_name_or_path") or ""))
     check_numbers(given)
     if given.get("output_dir"):
         check_writable(str(given["output_dir"]))
+        if not given.keys() & {"num_machines", "accelerate_config", "config_file"}:  # another machine of the same run
+            refuse_running(str(given["output_dir"]))
     reported = given.get("report_to", [])
     for name in reported if isinstance(reported, list) else re.split(r"[\s,]+", str(reported)):
         if name in _TRACKERS and find_spec(name) is None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,14 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agent_gym.chat import ChatRenderer
-from agent_gym.cli.parser import announce, nearest, one_line
-from agent_gym.data import model_source
+from agent_gym.cli.parser import announce, nearest
 from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate.panels import opened_env
 from agent_gym.gateway import ENV_ID
+from agent_gym.models import check_model, config_source
 from agent_gym.policies import Policy, ScriptedPolicy
-from agent_gym.policies.processors import load_encoder, model_class
+from agent_gym.policies.loading import load_model, loading
+from agent_gym.policies.processors import load_encoder
 from agent_gym.policies.vllm import set_environment
 from agent_gym.registry import list_envs
 from agent_gym.rollout import derive_seed
@@ -124,26 +125,10 @@ def _small_tokenizer(images: bool) -> Any:
 
 def load_tokenizer(model: str) -> Any:
     """Load the tokenizer of a model folder or hub id, or the processor of a model that reads images."""
-    check_folder(model)
-    model = model_source(model)
-    transformers = require("transformers", "train")
-    with _loading(model):
-        # An adapter has the tokenizer of its model, and no configuration of a model.
-        return transformers.AutoTokenizer.from_pretrained(model) if _is_adapter(model) else load_encoder(model)
-
-
-def check_folder(model: str | None) -> None:
-    """Refuse no model, and what is written like a path and is no model folder; hub ids are left to the hub client."""
-    if not model:
-        raise ConfigError("which model? give --model_name_or_path with a folder or hub id")
-    path = Path(model_source(model)).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").is_file() and not _is_adapter(model):
-            raise ConfigError(f"{model} is a folder without config.json, so it holds no model")
-    elif path.is_file():
-        raise ConfigError(f"{model} is a file; a model is a folder or a hub id")
-    elif model.startswith((".", "/", "~")) or model.count("/") != 1 and "/" in model:
-        raise ConfigError(f"no model folder at {model}")
+    check_model(model)
+    require("transformers", "train")
+    with loading(model):
+        return load_encoder(model)
 
 
 def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any, Policy]:
@@ -152,55 +137,34 @@ def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any,
     `engine` is vllm, transformers or auto: vLLM where it is installed and can serve the model. `context` is the longest
     context in tokens, and `seed` that of the engine's own sampling.
     """
-    if _is_adapter(model):
-        if engine == "vllm":
-            raise ConfigError(f"{model} is a LoRA adapter: use --engine transformers, or merge it into its base model")
-        engine = "transformers"
-    elif engine == "auto":
+    check_model(model)
+    if engine == "auto":
         engine = "vllm" if find_spec("vllm") else "transformers"
     announce(f"loading {model} into {'vLLM' if engine == 'vllm' else 'transformers'}")
-    model = model_source(model)
     set_environment()
     tokenizer = load_tokenizer(model)
     renderer = ChatRenderer.of(tokenizer)
     transformers = require("transformers", "train")
     try:
-        renderer.also_ends_at(transformers.GenerationConfig.from_pretrained(model).eos_token_id)
+        renderer.also_ends_at(transformers.GenerationConfig.from_pretrained(config_source(model)).eos_token_id)
     except OSError:  # many folders have none
         renderer.also_ends_at(None)
     if engine == "vllm":
         from agent_gym.policies.vllm.engine import VLLMPolicy
 
-        config = transformers.AutoConfig.from_pretrained(model).get_text_config()
+        with loading(model):
+            config = transformers.AutoConfig.from_pretrained(config_source(model)).get_text_config()
         context = min(context, getattr(config, "max_position_embeddings", None) or context)
         return tokenizer, VLLMPolicy(model, renderer.eos_token_ids, context=context, vision=renderer.vision, seed=seed)
     from agent_gym.policies.transformers import TransformersPolicy
 
     torch = require("torch", "train")
     gpu = torch.cuda.is_available()
-    with _loading(model):
-        kind = transformers.AutoModelForCausalLM if _is_adapter(model) else model_class(model)
-        loaded = kind.from_pretrained(model, dtype="auto" if gpu else torch.float32).to("cuda" if gpu else "cpu")
+    loaded = load_model(model, dtype="auto" if gpu else torch.float32).to("cuda" if gpu else "cpu")
     ends, pad = renderer.eos_token_ids, renderer.tokenizer.pad_token_id
     pad = min(ends) if pad is None else pad
     policy = TransformersPolicy(loaded, ends, pad, renderer.decode_action, vision=renderer.vision, seed=seed)
     return tokenizer, policy
-
-
-def _is_adapter(model: str) -> bool:
-    return (Path(model).expanduser() / "adapter_config.json").is_file()
-
-
-@contextmanager
-def _loading(model: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        reason = one_line(error).partition(". ")[0][:200]
-        if Path(model).expanduser().is_dir():
-            raise ConfigError(f"cannot load the model in {model}: {reason}") from error
-        what = f"the model {model!r}: there is no such folder, and the hub client reports: {reason}"
-        raise ConfigError(f"cannot load {what}; without the hub there is: agent-gym prepare smollm2") from error
 
 
 def open_model(arguments: argparse.Namespace, env_id: str, context: int) -> tuple[Any, Policy]:

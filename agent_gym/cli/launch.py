@@ -23,7 +23,7 @@ from agent_gym.cli import agent
 from agent_gym.cli.early import check_early
 from agent_gym.cli.flags import help_text
 from agent_gym.cli.main import guarded
-from agent_gym.cli.parser import announce, seed_list, take_option, with_underscores
+from agent_gym.cli.parser import announce, read_yaml, seed_list, take_option, with_underscores
 from agent_gym.cli.runs import over_seeds
 from agent_gym.errors import ConfigError, require
 from agent_gym.policies.vllm import set_environment
@@ -68,12 +68,23 @@ def train(name: str, argv: Sequence[str], *, launched: bool = False) -> int:
         if "--dry_run" in shown:
             print(plan_text(name, parsed, tasks, launch), end="")
         return 0
-    with recorded(name, argv, parsed[1].output_dir) as outcome:
+    with recorded(name, argv, parsed[1].output_dir, _meeting(launch)) as outcome:
         if launch:  # its processes read the same arguments, and leave out the launcher's
             outcome["code"] = run([*launch, "--module", "agent_gym.cli.launch", name, *argv])
         else:
             run_training(*parsed)
     return outcome.get("code", 0)
+
+
+def _meeting(launch: Sequence[str]) -> str:
+    """Return where the machines of a run meet, from arguments of `accelerate launch`; "" for a single machine."""
+    words = [part for word in launch for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    found = dict(zip(words, words[1:], strict=False))
+    file = found.get("--config_file")
+    known = read_yaml(file) if file and Path(file).is_file() and file.endswith((".yaml", ".yml")) else {}
+    names = ("num_machines", "main_process_ip", "main_process_port")
+    machines, *place = (str(found.get(f"--{name}", known.get(name, ""))) for name in names)
+    return ":".join(["machines", machines, *place]) if machines not in ("", "1") else ""
 
 
 def before_imports() -> None:

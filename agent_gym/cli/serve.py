@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, NoReturn
 
-from agent_gym.cli.engine import check_folder
 from agent_gym.cli.parser import Parser, positive, run_kind
+from agent_gym.models import check_model
 from agent_gym.policies.vllm import set_environment
 from agent_gym.policies.vllm.launch import ENVIRONMENT, VARIABLE, key_file, server_command, server_key
 from agent_gym.rollout import make_env
@@ -42,7 +42,7 @@ def _model(argv: Sequence[str]) -> int:
     parser.flag("--kv_cache_gib", "GiB of key/value cache, on a CPU", type=float, default=1.0)
     end = list(argv).index("--") if "--" in argv else len(argv)
     arguments = parser.parse(argv[:end])
-    check_folder(arguments.model)
+    check_model(arguments.model)
     from agent_gym.serve.server import bind
 
     # An address that cannot be had is an error now, and 0 becomes the number of a port that trainers can be told.

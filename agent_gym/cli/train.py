@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -24,11 +23,10 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import Trainer, get_scheduler
 from transformers.integrations import get_reporting_integration_callbacks
-from transformers.trainer_utils import get_last_checkpoint
 from trl import ModelConfig, SFTConfig, TrlParser, get_peft_config, get_quantization_config
 
 from agent_gym import trainers
-from agent_gym.cli.engine import check_folder, load_tokenizer
+from agent_gym.cli.engine import load_tokenizer
 from agent_gym.cli.flags import (
     TRAINING,
     RLArguments,
@@ -49,11 +47,14 @@ from agent_gym.examples.dashboard import reporters, watch
 from agent_gym.examples.tiny import make_tiny_model, make_tiny_vision_model
 from agent_gym.installed import install_command
 from agent_gym.judges import Judge
+from agent_gym.models import check_model
 from agent_gym.rollout import Episode
 from agent_gym.rollout.env_threads import shows_images
-from agent_gym.trainers.checkpoints import refuse_used, way_on
+from agent_gym.trainers.checkpoints import refuse_used, resume_point, way_on
+from agent_gym.trainers.common import check_sft
 from agent_gym.trainers.config import FIXED, AgentGRPOConfig, AgentPPOConfig
 from agent_gym.trainers.estimators import ESTIMATORS
+from agent_gym.trainers.policy_model import check_adapter
 from agent_gym.trainers.schedule import check_judge
 from agent_gym.trainers.tasks import mix_datasets, parse_mixture
 
@@ -181,7 +182,7 @@ def _train_rl(trainer_name: str, env: RLArguments, args: Any, model: ModelConfig
         **_use_model(args, model),
     )
     with _resume_hint(args), watch(trainer):
-        trainer.train(resume_from_checkpoint=_resume_point(args))
+        trainer.train(resume_from_checkpoint=resume_point(args))
     _finish(trainer, args)
 
 
@@ -206,6 +207,13 @@ def _check_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> tuple[
     one_of("train_on", env.train_on, TRAIN_ON)
     if env.tiny and model.model_name_or_path is not None:
         raise ConfigError("--tiny makes a new model, so that --model_name_or_path has no use; give one of them")
+    check_sft(args)
+    for name, off in (("eval_strategy", "no"), ("eval_on_start", False), ("load_best_model_at_end", False)):
+        value = getattr(args, name)
+        if getattr(value, "value", value) != off:
+            raise ConfigError(
+                f"{name} is {value}, and sft evaluates nothing: leave it out; agent-gym eval plays a model"
+            )
     _check_run(args, None if env.tiny else model)
     mapping("styles", env.styles)
     make_specs(env.env_id, env.kwargs, split=env.train_split, episodes=env.train_tasks, seed=args.seed)
@@ -236,7 +244,7 @@ def _train_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
     shown.update(shown=len(episodes), shown_tokens=sum(episode.sampled_tokens for episode in episodes))
     with _resume_hint(args), reporters(args) as callbacks:
         args.disable_tqdm = True  # the reporters show what there is to see
-        resume = _resume_point(args)
+        resume = resume_point(args)
         model_args = {**_use_model(args, model), "callbacks": callbacks}
         trained = train_sft(name, tokenizer, rows, args, train_on=env.train_on, resume=resume, **model_args)
     of_expert = {"env_id": env.env_id, "env_kwargs": env.kwargs, "split": env.train_split, "styles": styles}
@@ -264,26 +272,12 @@ def _use_model(args: Any, model: ModelConfig) -> dict[str, Any]:
     return {"peft_config": get_peft_config(model), "quantization_config": get_quantization_config(model)}
 
 
-def _resume_point(args: Any) -> str | None:
-    """Return the checkpoint to go on from, if any: the one that is named, or the last for "true" and "auto"."""
-    wanted = str(args.resume_from_checkpoint or "false")
-    if wanted.lower() == "false":
-        return None
-    if wanted.lower() in ("true", "auto"):
-        last = get_last_checkpoint(args.output_dir) if os.path.isdir(args.output_dir) else None
-        if last is None and wanted.lower() == "true":
-            raise ConfigError(f"there is no checkpoint to resume from in {args.output_dir}")
-        return last
-    if not Path(wanted).is_dir():
-        raise ConfigError(f"there is no checkpoint at {wanted}")
-    return wanted
-
-
 def _check_run(args: Any, model: ModelConfig | None) -> None:
     """Find what would end the run late: no model, a used folder, trackers, the optimizer."""
     if model is not None:
-        check_folder(model.model_name_or_path)
-    if _resume_point(args) is None and args.resume_from_checkpoint != "auto":
+        check_model(model.model_name_or_path)
+        check_adapter(str(model.model_name_or_path), model.use_peft)
+    if resume_point(args) is None and args.resume_from_checkpoint != "auto":
         refuse_used(args.output_dir)
     for name in args.report_to:
         try:

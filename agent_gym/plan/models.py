@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent_gym.data import model_source
 from agent_gym.errors import ConfigError, require, whole_number
+from agent_gym.models import config_source
 
 # Model type to whether its attention has biases at query, key and value, and norms of query and key.
 _FAMILIES = {"llama": (False, False), "mistral": (False, False), "qwen2": (True, False), "qwen3": (False, True)}
@@ -138,7 +138,7 @@ def find_shape(model: str) -> ModelShape:
         ConfigError: if there is no such folder, the hub cannot be asked, or the model is of another family.
     """
     known = ", ".join(KNOWN)
-    path = Path(model_source(model)) / "config.json"
+    path = Path(config_source(model)) / "config.json"
     if not path.is_file():
         if model.startswith((".", "/")):
             raise ConfigError(f"there is no {model}/config.json: give a model's folder, a hub id, or one of {known}")

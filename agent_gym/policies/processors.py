@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_gym.data import model_source
 from agent_gym.errors import require
 from agent_gym.images import Image
+from agent_gym.models import config_source, encoder_source
 
 if TYPE_CHECKING:
     import torch
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 def reads_images(model: str | Path) -> bool:
     """Whether the model in a folder, or of a hub id, reads images; a folder without a model does not."""
-    source = model_source(str(model))
     try:
-        config = require("transformers", "train").AutoConfig.from_pretrained(source)
+        config = require("transformers", "train").AutoConfig.from_pretrained(config_source(str(model)))
     except (OSError, ValueError):
         return False
     return hasattr(config, "vision_config")
@@ -41,14 +40,14 @@ def load_encoder(model: str | Path) -> Any:
     """Load the processor of a model that reads images, else its tokenizer."""
     if reads_images(model):
         return load_processor(model)
-    return require("transformers", "train").AutoTokenizer.from_pretrained(model_source(str(model)))
+    return require("transformers", "train").AutoTokenizer.from_pretrained(encoder_source(str(model)))
 
 
 def load_processor(model: str | Path) -> Any:
     """Load the processor of a model that reads images, from a folder or by a hub id."""
     transformers = require("transformers", "train")
     let_videos_be_missing()
-    return transformers.AutoProcessor.from_pretrained(model_source(str(model)), padding_side="left")
+    return transformers.AutoProcessor.from_pretrained(encoder_source(str(model)), padding_side="left")
 
 
 def let_videos_be_missing() -> None:

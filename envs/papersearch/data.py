@@ -41,9 +41,7 @@ class Query(NamedTuple):
     related: frozenset[str] = frozenset()  # ids of papers that are about the question and no answer to it
 
 
-def open_data(
-    data: str, difficulty: int | None = None, skip_bad: bool = False
-) -> tuple[Splits, Library | None]:
+def open_data(data: str, difficulty: int | None = None, skip_bad: bool = False) -> tuple[Splits, Library | None]:
     """Return the splits of a data source, and the papers that all of its questions are searched in, if they share them.
 
     `ConfigError` if there is no such folder, or with file and line for what is wrong in it; and for a difficulty that

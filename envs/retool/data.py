@@ -52,9 +52,7 @@ def read(row: Any) -> Problem:
 _read: dict[tuple[str, Rules], tuple[list[Sequence[Row]], Splits]] = {}
 
 
-def problems(
-    data: str, level: int | None, kinds: Sequence[str] | None, difficulty: int | None, rules: Rules
-) -> Splits:
+def problems(data: str, level: int | None, kinds: Sequence[str] | None, difficulty: int | None, rules: Rules) -> Splits:
     """Return the splits of a source: "embedded", a path, or a hub name.
 
     `ConfigError` if it cannot be read, has no problems, or lacks a level, kinds or a difficulty that is asked for.

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from agent_gym.cores import use_cores
-from agent_gym.data import model_source
 from agent_gym.errors import ConfigError, RolloutError, require
 from agent_gym.installed import install_command
 from agent_gym.policies.base import Generation, Request, check_request
+from agent_gym.policies.loading import whole_source
 from agent_gym.policies.transformers import seed_of
 from agent_gym.policies.vllm import (
     SERVED_LIKE_THIS,
@@ -105,7 +105,7 @@ class VLLMPolicy:
         self._sampling_params: Callable[..., Any] = vllm.SamplingParams
 
         arguments: dict[str, Any] = {
-            "model": model_source(str(model)),
+            "model": whole_source(str(model)),
             "dtype": dtype or ("float32" if self._on_cpu else "auto"),
             "max_model_len": context,
             "max_num_seqs": max_num_seqs,

@@ -24,9 +24,9 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from agent_gym.data import model_source
 from agent_gym.errors import ConfigError
 from agent_gym.installed import install_command
+from agent_gym.models import adapter_folder, model_source
 from agent_gym.policies.vllm import SERVED_LIKE_THIS, engine_arguments, installed, is_cpu_build
 
 # Environment variables of the server: weights are replaced through endpoints that vLLM offers in this mode only.
@@ -70,6 +70,10 @@ def server_command(
     }
     # The command `vllm` looks for the version of a package that the CPU build does not have.
     source = model_source(model)
+    if adapter_folder(model) is not None:
+        from agent_gym.policies.loading import whole_source  # which imports torch
+
+        source = whole_source(model)
     start = ["-m", "vllm.entrypoints.cli.main", "serve", source]
     if on_cpu:
         start = ["-m", "vllm.entrypoints.openai.api_server", "--model", source]
