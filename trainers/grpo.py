@@ -53,6 +53,7 @@ from agent_gym.trainers.metrics import (
     show_on_tensorboard,
     write_episodes,
 )
+from agent_gym.trainers.noise import check_noise
 from agent_gym.trainers.rows import RowTrainer, Scores
 from agent_gym.trainers.run_card import RunCard
 from agent_gym.trainers.schedule import RolloutScheduler, check_judge, group_specs, sampled
@@ -138,6 +139,7 @@ class AgentGRPOTrainer(RowTrainer):
                 "one of gae, step_gae, bilevel_gae"
             )
         args.check_staleness()
+        check_noise(args)
         if hint is not None and args.teacher is None:
             raise ConfigError("hint= is what a teacher reads, and there is none: name one (teacher=...)")
         if judge is not None:
@@ -225,7 +227,7 @@ class AgentGRPOTrainer(RowTrainer):
         if not needed.all():
             batch = take(batch, needed.nonzero().view(-1).cpu())
         if "old_logps" in batch:
-            self._add_engine_ratio(batch, batch["old_logps"])
+            self._compare(batch, batch["old_logps"])
         if self.demonstrations is not None:
             batch = self.demonstrations.add(batch, episodes)
         self.record({"time/score": time.perf_counter() - started})
