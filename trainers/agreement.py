@@ -1,10 +1,10 @@
 """Engine and loss have to agree: a policy learns from tokens that it sampled, with the logprobs that it had.
 
-Each token comes with the logprob under which the engine drew it, and the loss computes the same number anew. They differ
-by rounding where all is well. A cache that lost its history, a layer that the loss leaves out, dropout, or other weights
-make them differ by far, and training then reinforces the tokens of another policy. So the first rollout after a start
-or a resume is compared, whatever the engine, and training stops before its first optimizer step if it has to. That
-rollout is fresh also where later ones may be stale. `sampling/*` is logged for every rollout.
+Each token comes with the logprob under which the engine drew it, and the loss computes the same number anew. They
+differ by rounding where all is well. A cache that lost its history, a layer that the loss leaves out, noise, or other
+weights make them differ by far, and training then reinforces the tokens of another policy. So the first rollout after a
+start or a resume is compared, whatever the engine, and training stops before its first optimizer step if it has to.
+That rollout is fresh also where later ones may be stale. `sampling/*` is logged for every rollout.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from agent_gym.errors import ConfigError
 from agent_gym.policies.ranks import gather_items
 from agent_gym.policies.transformers import TransformersPolicy
-from agent_gym.trainers.losses import mismatch_kl
+from agent_gym.trainers.losses import engine_ratio, mismatch_kl
 
 HALF = 10.0
 """How many times the tolerance holds where the engine or the loss computes in 16 bits.
@@ -49,16 +49,18 @@ class Agreement:
         """Count rows whose logprobs (B, T) are those of the weights that sampled them."""
         engine = batch["engine_logps"]
         known = batch["action_mask"] & ~engine.isnan()  # NaN where the engine has none
-        means, difference = self._trainer._means, torch.where(known, logps - engine, 0.0)
-        means.add("sampling/ratio_mean", difference.exp(), known)
+        means, mode = self._trainer._means, self._trainer.args.vllm_importance_sampling_mode
+        mode = "token_truncate" if mode == "in_ratio" else mode
+        ratio = engine_ratio(logps, engine, batch["action_mask"], mode=mode, low=None, high=None).expand_as(known)
+        means.add("sampling/ratio_mean", ratio, known)
         means.add("sampling/kl", mismatch_kl(logps, engine, known), known)
-        means.largest("sampling/ratio_max", difference.exp(), known)
-        gap = difference.abs().nan_to_num(math.inf, math.inf)
+        means.largest("sampling/ratio_max", ratio, known)
+        gap = torch.where(known, logps - engine, 0.0).abs().nan_to_num(math.inf, math.inf)
         means.largest("sampling/logp_difference_max", gap, known)
         if not self._settled and known.any():
             place = int(gap.argmax())
-            found = (values.flatten()[place].item() for values in (gap, batch["input_ids"], engine, logps))
-            self._worst = max(filter(None, (self._worst, Worst(*found))))
+            most, token, *both = (values.flatten()[place].item() for values in (gap, batch["input_ids"], engine, logps))
+            self._worst = max(filter(None, (self._worst, Worst(most, int(token), *both))))
 
     def check(self, found: dict[str, float]) -> None:
         """Look at the means of a micro-step over all processes, and stop all of them if the first is beyond tolerance.

@@ -94,12 +94,12 @@ def _checkpointed(model: Any) -> list[nn.Module]:
     return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
-def _leave_training(module: nn.Module, _inputs: Any) -> None:
-    module.training = False
+def _leave_training(module: Any, _inputs: Any) -> None:
+    module.was_training, module.training = module.training, False
 
 
-def _enter_training(module: nn.Module, _inputs: Any, _output: Any) -> None:
-    module.training = True
+def _enter_training(module: Any, _inputs: Any, _output: Any) -> None:
+    module.training = module.was_training
 
 
 def _is_noisy(trainer: Any) -> bool:

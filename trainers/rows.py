@@ -46,6 +46,7 @@ from agent_gym.trainers.shortcuts import (
     needs_own_head,
     once,
     reading_only,
+    settle_router,
     skippable_layers,
 )
 from agent_gym.trainers.trl_base import GRPOTrainer
@@ -86,7 +87,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         self._chunks = cast(int, self.args.steps_per_generation)
         self._generated: Batch = {}
         self._generated_in = -1  # number of the rollout
-        self._generated_at = 0  # the optimizer steps before it
+        self._generated_at = -1  # the optimizer steps before it
         self.shares_openings = False  # until the model has shown before the first rollout that it can
         self.own_head = False  # whether logprobs come from the model's own forward pass (shortcuts.py)
         self._noisy = False  # whether the model has noise in training mode that no setting removes (noise.py)
@@ -181,6 +182,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         values = None if values is None else values.flatten()[layout.place]
         below = states[0].flatten(0, 1)[layout.place] if states else None
         aux_loss = getattr(output, "aux_loss", None)
+        aux_loss = aux_loss if isinstance(aux_loss, torch.Tensor) else None  # 0 where no router was recorded
         return Scores(in_rows(logps), in_rows(entropy), aux_loss, values, below)
 
     def _layout(self, batch: Batch) -> Layout:
@@ -254,11 +256,6 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         corrects = self._engine_differs and self.vllm_importance_sampling_correction
         return corrects and self.args.vllm_importance_sampling_mode == "in_ratio"
 
-    def _compare(self, batch: Batch, logps: torch.Tensor) -> None:
-        """Compare the engine's logprobs with those of the weights that it sampled with, and weight tokens by them."""
-        self._agreement.add(batch, logps)
-        self._add_engine_ratio(batch, logps)
-
     def _add_engine_ratio(self, batch: Batch, logps: torch.Tensor) -> None:
         """Weight tokens by how much more likely the trainer finds them than the engine did (`losses.engine_ratio`)."""
         if not (self._engine_differs and self.vllm_importance_sampling_correction) or self._engine_scores:
@@ -300,7 +297,9 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
             policy = clipped_loss(ratio, inputs["advantages"], self.epsilon_low, self.epsilon_high, args.delta)
         if "old_logps" not in inputs and self.state.global_step == self._generated_at:
             # While the policy is still the one that sampled, this pass has just given the logprobs to compare.
-            self._compare(inputs, scores.logps.detach())
+            self._agreement.add(inputs, scores.logps.detach())
+        if "engine_ratio" not in inputs:
+            self._add_engine_ratio(inputs, scores.logps.detach())
         per_token = policy.loss * inputs.get("engine_ratio", 1.0)
         if self.beta != 0.0:
             kl = kl_estimate(scores.logps, inputs["ref_logps"])
@@ -327,6 +326,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         chunks = self._chunks
         if self._generated_in < 0:
             self._noisy, self.own_head = silence(self), needs_own_head(self)
+            settle_router(self)
             self.shares_openings, self.frozen = can_share(self), skippable_layers(self)
             if self.args.packing:
                 check_packing(self)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ _MOST = 2**28
 """Numbers that are kept of a rollout: 1 GiB of float32."""
 _LONG, _SHORT = 48, 16
 _GAIN = 16.0
-_FAILURES = (TypeError, ValueError, NotImplementedError)
+_FAILURES = (TypeError, ValueError, AttributeError, LookupError, NotImplementedError, RuntimeError)
 
 
 def unadapted(model: Any) -> Any:
@@ -192,7 +193,7 @@ def _needs_own_head(trainer: Any, model: Any, gain: float) -> bool:
         with _amplified(trainer.accelerator.unwrap_model(model), gain):
             for trainer.own_head in (True, False):
                 found.append(random_scores(trainer, model, rows, lengths)[:, 0])
-    except (*_FAILURES, AttributeError):
+    except _FAILURES:
         return bool(found)  # the model's own forward pass works
     finally:
         trainer.own_head = False
@@ -200,6 +201,29 @@ def _needs_own_head(trainer: Any, model: Any, gain: float) -> bool:
     # In half precision the model rounds its logits, and the fused layer does not.
     exact = tolerance(trainer, model, 1.0) < 1.0
     return bool(gap.max() > 1e-4 * gain if exact else gap.mean() > 0.02 * gain)
+
+
+def settle_router(trainer: Any) -> None:
+    """Take the load balance of experts from the output layer that can give it, or leave it out and say so.
+
+    TRL's knows fewer names of settings than the models' own, and some models record no choices of their routers.
+    """
+    if not trainer.aux_loss_enabled:
+        return
+    rows, lengths = random_rows(trainer, 2)
+    chosen, why = trainer.own_head, ""
+    for own in (chosen, True):
+        trainer.own_head = own
+        try:
+            random_scores(trainer, trainer.model_wrapped, rows, lengths, output_router_logits=True)
+            return
+        except _FAILURES as error:
+            why = why or f"{type(error).__name__}: {error}"
+    trainer.own_head, trainer.aux_loss_enabled = chosen, False
+    kind = trainer.accelerator.unwrap_model(trainer.model_wrapped).config.model_type
+    warnings.warn(
+        f"{kind!r} gives no load balance of its experts ({why}): router_aux_loss_coef does nothing", stacklevel=2
+    )
 
 
 @contextlib.contextmanager
@@ -237,7 +261,7 @@ def skippable_layers(trainer: Any) -> list[Any]:
             whole = random_scores(trainer, trainer.model_wrapped, rows, lengths)
         with given(layers, states[0]):
             upper = random_scores(trainer, trainer.model_wrapped, rows, lengths)
-    except (*_FAILURES, AttributeError):
+    except _FAILURES:
         return []
     return layers if torch.equal(whole, upper) else []
 
@@ -290,17 +314,28 @@ def random_row(trainer: Any, seed: int) -> torch.Tensor:
 
 
 def random_scores(
-    trainer: Any, model: Any, rows: list[torch.Tensor], lengths: torch.Tensor, first: int = 1, *, training: bool = False
+    trainer: Any,
+    model: Any,
+    rows: list[torch.Tensor],
+    lengths: torch.Tensor,
+    first: int = 1,
+    *,
+    training: bool = False,
+    **inputs: Any,
 ) -> torch.Tensor:
     """Score rows of random tokens, sampled from `first` on; return logprobs, and values of a critic behind them.
 
-    The model is asked in evaluation mode, or as it is in `training`.
+    The model is asked in evaluation mode, or as it is in `training`, and is given further inputs.
     """
     device, critic = trainer.accelerator.device, None if model is trainer.model_wrapped else False
     ids, places = torch.stack(rows), torch.arange(len(rows[0]))
     attended = places < lengths[:, None]
     batch = {"input_ids": ids, "attention_mask": attended.long(), "action_mask": attended & (places >= first)}
     with reading(model, training=training):
-        scores = trainer._forward(model, {name: value.to(device) for name, value in batch.items()}, critic=critic)
+        scores = trainer._forward(
+            model, {name: value.to(device) for name, value in batch.items()}, critic=critic, **inputs
+        )
+    if "output_router_logits" in inputs and scores.aux_loss is None:
+        raise ValueError("its output has none")
     parts = [scores.logps] if scores.values is None else [scores.logps, scores.values]
     return torch.stack([part.masked_fill(~attended.to(device), 0.0) for part in parts], 1)

@@ -25,6 +25,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.policies.base import FinishReason, Generation, Request, SamplingParams, check_request
 from agent_gym.policies.processors import image_inputs, rotary_positions
 from agent_gym.policies.stepping import WAYS, Way, past_of, right_way
+from agent_gym.policies.vocabulary import embedding_rows, end_tokens
 
 if TYPE_CHECKING:
     from agent_gym.images import Vision
@@ -89,7 +90,7 @@ class TransformersPolicy:
     def __init__(
         self,
         model: torch.nn.Module,
-        eos_token_ids: Collection[int],
+        eos_token_ids: Collection[int | None],
         pad_token_id: int,
         decode: Callable[[Sequence[int]], str] | None = None,
         *,
@@ -98,14 +99,14 @@ class TransformersPolicy:
         seed: int = 0,
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        if not eos_token_ids:
-            raise ConfigError("eos_token_ids is empty; without an end of turn every turn runs to max_tokens")
+        ends = end_tokens(eos_token_ids)
         self.model: Any = model
         use_cores(model)
-        self.eos_token_ids, self.pad_token_id = frozenset(eos_token_ids), pad_token_id
+        self.eos_token_ids, self.pad_token_id = ends, pad_token_id
         self.max_batch_tokens, self.vision = max_batch_tokens, vision
         config: Any = model.config
         self.context: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+        self._rows = embedding_rows(model)
         self._decode_text, self._autocast = decode, autocast
         self._seeds = torch.Generator().manual_seed(seed)
         self._queue: dict[int, Request] = {}
@@ -120,6 +121,12 @@ class TransformersPolicy:
             raise ConfigError(
                 f"request {request.id} has stop strings {request.params.stop}, which only a policy with a "
                 "`decode` function can look for"
+            )
+        if (most := max(request.prompt_ids)) >= self._rows:
+            raise ConfigError(
+                f"the prompt of request {request.id} has the token {most}, and the embedding of "
+                f"{self.model.config.model_type!r} has {self._rows} rows: call model.resize_token_embeddings, or take "
+                "the model's own tokenizer"
             )
         if request.images and not self.way.cached:
             raise ConfigError(
@@ -161,7 +168,7 @@ class TransformersPolicy:
         longest_prompt = longest_answer = 0
         for request in list(self._queue.values()):
             length = len(request.prompt_ids)
-            if rows and not self.way.padded and length != longest_prompt:
+            if rows and (self.way.alone or (not self.way.padded and length != longest_prompt)):
                 continue
             prompt = max(longest_prompt, length)
             answer = max(longest_answer, request.params.max_tokens)
