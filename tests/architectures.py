@@ -54,8 +54,8 @@ OWN: dict[str, dict[str, Any]] = {
     # Encoders are causal, and have a cache, as decoders only.
     **{name: {"is_decoder": True} for name in _ENCODERS},
     "gemma4_text": {
-        "layer_types": _WINDOWED, "head_dim": None, "vocab_size_per_layer_input": VOCABULARY, "num_kv_shared_layers": 0,
-        "hidden_size_per_layer_input": 16,
+        "layer_types": _WINDOWED, "vocab_size_per_layer_input": VOCABULARY, "num_kv_shared_layers": 0,
+        "hidden_size_per_layer_input": 16, "num_hidden_layers": 2,
     },
     "bamba": {"attn_layer_indices": [1]},
     "codegen": {"num_attention_heads": 4, "n_ctx": 512, "rotary_dim": 8},
@@ -76,6 +76,7 @@ OWN: dict[str, dict[str, Any]] = {
         "num_layers": 2, "expert_ffn_hidden_size": 32, "zero_expert_num": 2, "moe_topk": 2, "n_routed_experts": 4,
         "head_dim": 16, "num_key_value_heads": 2,
     },
+    "nemotron_h": {"mamba_num_heads": 4, "mamba_head_dim": 32, "ssm_state_size": 8, "conv_kernel": 4},
     "recurrent_gemma": {"num_hidden_layers": 3},
     "reformer": {
         "is_decoder": True, "axial_pos_embds": False, "attn_layers": ["local", "lsh"], "attention_head_size": 32,
