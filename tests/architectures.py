@@ -113,13 +113,19 @@ UNBUILT: dict[str, str] = {
 }
 """What is not built small, and why."""
 
-STOPPED: dict[str, str] = {}
+STOPPED: dict[str, str] = {
+    "big_bird": "the logprob of a token depends on later ones",
+    "cpmant": "the logprob of a token depends on later ones",
+    "megatron-bert": "engine and loss differ by 0.09 nats per token",
+    "moshi": "engine and loss differ by 0.9 nats per token",
+    "roformer": "the logprob of a token depends on later ones",
+}
 """Where training stops before its first step, because engine and loss disagree, and why."""
 
 FAILS: dict[str, str] = {
-    "electra": "its output layer does not read the hidden states of its base model",
     "llama4": "its base model is not named as transformers names it, and the loss cannot read it",
     "llama4_text": "its base model is not named as transformers names it, and the loss cannot read it",
+    "reformer": "its hashing fails on rows of this length",
 }
 """What cannot be trained: an error before anything is sampled."""
 

@@ -325,7 +325,8 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     def _prepare_inputs(self, generation_batch: Any) -> Batch:
         chunks = self._chunks
         if self._generated_in < 0:
-            self._noisy, self.own_head = silence(self), needs_own_head(self)
+            self.own_head = needs_own_head(self)
+            self._noisy = silence(self)
             settle_router(self)
             self.shares_openings, self.frozen = can_share(self), skippable_layers(self)
             if self.args.packing:
