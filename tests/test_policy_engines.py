@@ -265,7 +265,7 @@ def test_modules_get_their_training_flags_back_and_train_on(model: Any) -> None:
     run(policy, make_requests(2, max_tokens=3))
     assert [module.training for module in model.modules()] == flags
     # Also when the forward pass fails.
-    policy.submit(Request(0, [10**6], SamplingParams(3)))
+    policy.submit(Request(0, [-1], SamplingParams(3)))
     with pytest.raises(IndexError):
         policy.poll()
     assert [module.training for module in model.modules()] == flags and policy.pending == 0
@@ -288,6 +288,8 @@ def test_wrong_set_ups_are_refused(model: Any) -> None:
         TransformersPolicy(model, [], PAD)
     with pytest.raises(ConfigError, match="`decode`"):
         TransformersPolicy(model, [EOS], PAD).submit(Request(0, [3], SamplingParams(5, stop=("x",))))
+    with pytest.raises(ConfigError, match="the token 512, and the embedding of 'qwen3' has 512 rows.*resize_token_emb"):
+        TransformersPolicy(model, [EOS], PAD).submit(Request(0, [3, 512], SamplingParams(5)))
 
 
 def test_draws_follow_the_distribution() -> None:

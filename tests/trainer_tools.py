@@ -185,6 +185,8 @@ def make_trainer(folder: str | Path, *, model: Any = None, policy: Any = "random
     )
     given = {name: options.pop(name) for name in ours if name in options}
     given.setdefault("env", ENV)
+    if policy == "random" or isinstance(policy, RandomWriter):  # whose logprobs are not those of the model
+        options.setdefault("engine_tolerance", None)
     given.setdefault("processing_class", AutoTokenizer.from_pretrained(model_folder()))
     trainer = (AgentPPOTrainer if options.get("ppo") else AgentGRPOTrainer)(
         model_folder() if model is None else model,

@@ -30,6 +30,7 @@ from agent_gym.policies.base import Policy
 from agent_gym.policies.processors import let_videos_be_missing
 from agent_gym.policies.ranks import exchange, gather, gather_items
 from agent_gym.policies.transformers import TransformersPolicy
+from agent_gym.policies.vocabulary import check_vocabulary, end_tokens
 from agent_gym.registry import EnvLike
 from agent_gym.rollout import Episode, EpisodeSpec, Runner
 from agent_gym.trainers.batch import Batch, TrainingEpisode, balance, collate, take, training_episode
@@ -52,6 +53,7 @@ from agent_gym.trainers.metrics import (
     show_on_tensorboard,
     write_episodes,
 )
+from agent_gym.trainers.noise import check_noise
 from agent_gym.trainers.policy_model import policy_model
 from agent_gym.trainers.rows import RowTrainer, Scores
 from agent_gym.trainers.run_card import RunCard
@@ -139,6 +141,7 @@ class AgentGRPOTrainer(RowTrainer):
                 "one of gae, step_gae, bilevel_gae"
             )
         args.check_staleness()
+        check_noise(args)
         if hint is not None and args.teacher is None:
             raise ConfigError("hint= is what a teacher reads, and there is none: name one (teacher=...)")
         if judge is not None:
@@ -164,6 +167,7 @@ class AgentGRPOTrainer(RowTrainer):
             args.use_vllm = given
         if self._tokenizer.pad_token_id is None:  # TRL takes eos_token where there is none
             raise ConfigError("the tokenizer has neither a pad_token nor an eos_token: set one of them")
+        check_vocabulary(self._tokenizer, self.model)
         check_adapters(self.model)
         warn_of_rounding(self)
         if self.sharded:
@@ -178,7 +182,8 @@ class AgentGRPOTrainer(RowTrainer):
                 raise ConfigError(
                     f"{name} does not know the images of rows: leave it out for a model that reads images"
                 )
-        self.renderer.also_ends_at(self.eos_token_ids)
+        self.renderer.also_ends_at(number for number in self.eos_token_ids if number is not None)
+        end_tokens(self.renderer.eos_token_ids)
         self.add_callback(EpochCallback(self))
         self.card = RunCard(self)
         self.add_callback(self.card)
@@ -226,6 +231,7 @@ class AgentGRPOTrainer(RowTrainer):
         if not needed.all():
             batch = take(batch, needed.nonzero().view(-1).cpu())
         if "old_logps" in batch:
+            self._agreement.add(batch, batch["old_logps"])
             self._add_engine_ratio(batch, batch["old_logps"])
         if self.demonstrations is not None:
             batch = self.demonstrations.add(batch, episodes)

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
+_AT_ONCE = 1024
 CLAMP = 20.0
 """Largest magnitude of a log-ratio. One token with a vanishing old probability (forced, or lost to another precision)
 has an exp() that overflows, and a single inf makes every weight NaN."""
@@ -95,6 +97,25 @@ def cispo_loss(ratio: torch.Tensor, logps: torch.Tensor, advantages: torch.Tenso
     """
     weight = ratio.detach().clamp(max=cap)
     return PolicyLoss(-weight * advantages * logps, torch.zeros_like(ratio, dtype=torch.bool), ratio > cap)
+
+
+def logprobs_and_entropy(
+    logits: torch.Tensor, labels: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the logprob of each label and the entropy of its distribution, (1, M) float32, from logits (1, M, V).
+
+    For the models whose logits the fused output layer of TRL does not compute. A thousand tokens at a time are in
+    float32, also when the gradient is computed.
+    """
+
+    def score(part: torch.Tensor, label: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs = (part.float() / temperature).log_softmax(-1)
+        return logprobs.gather(-1, label[..., None])[..., 0], -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)
+
+    pieces = zip(logits.split(_AT_ONCE, 1), labels.to(logits.device).split(_AT_ONCE, 1), strict=True)
+    scored = [checkpoint(score, *piece, use_reentrant=False) for piece in pieces]
+    logps, entropy = (torch.cat(parts, 1) for parts in zip(*scored, strict=True))
+    return logps, entropy
 
 
 def kl_estimate(logps: torch.Tensor, ref_logps: torch.Tensor) -> torch.Tensor:

@@ -24,6 +24,7 @@ from agent_gym.images import Vision
 from agent_gym.policies.processors import image_inputs
 from agent_gym.policies.ranks import gather, gather_items
 from agent_gym.rollout import derive_seed
+from agent_gym.trainers.agreement import Agreement
 from agent_gym.trainers.batch import Batch, Layout, micro_batches, packed, padded, shared, take
 from agent_gym.trainers.checkpoints import WholeCheckpoints
 from agent_gym.trainers.config import AgentGRPOConfig
@@ -33,11 +34,21 @@ from agent_gym.trainers.losses import (
     clipped_loss,
     engine_ratio,
     kl_estimate,
-    mismatch_kl,
+    logprobs_and_entropy,
     probability_ratio,
 )
 from agent_gym.trainers.metrics import UpdateMeter
-from agent_gym.trainers.shortcuts import can_share, check_packing, fits, once, reading_only, skippable_layers
+from agent_gym.trainers.noise import quiet, silence
+from agent_gym.trainers.shortcuts import (
+    can_share,
+    check_packing,
+    fits,
+    needs_own_head,
+    once,
+    reading_only,
+    settle_router,
+    skippable_layers,
+)
 from agent_gym.trainers.trl_base import GRPOTrainer
 
 _STEPS = "micro_steps"  # in the trainer's state, which checkpoints keep
@@ -76,7 +87,11 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         self._chunks = cast(int, self.args.steps_per_generation)
         self._generated: Batch = {}
         self._generated_in = -1  # number of the rollout
+        self._generated_at = -1  # the optimizer steps before it
         self.shares_openings = False  # until the model has shown before the first rollout that it can
+        self.own_head = False  # whether logprobs come from the model's own forward pass (shortcuts.py)
+        self._noisy = False  # whether the model has noise in training mode that no setting removes (noise.py)
+        self._agreement = Agreement(self)
         self.frozen: list[Any] = []  # layers that the updates on a rollout need not run again (shortcuts.py)
         self._micro_step = 0  # within the optimizer step
         self._share = 1.0  # of the minibatch's tokens in the present piece
@@ -149,19 +164,26 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         # Rows that share a place and what was sampled there share its logits, too.
         (targets, labels), same = torch.stack([targets, labels]).unique(dim=1, return_inverse=True)
         critic = self.has_critic if critic is None else critic
-        inputs = {**layout.inputs, "shift_labels": labels[None], **({"critic": True} if critic else {}), **kwargs}
+        head = {"use_cache": False} if self.own_head else {"shift_labels": labels[None], "fused_lm_head": True}
+        inputs = {**layout.inputs, **head, **({"critic": True} if critic else {}), **kwargs}
         lines = layout.inputs["input_ids"].shape
         frozen = once(self.frozen, batch.get("below"), layout.place, lines) if self.frozen else contextlib.nullcontext()
         with self.accelerator.autocast(), reading_only(self.accelerator.unwrap_model(model), targets), frozen as states:
-            output = model(**inputs, fused_lm_head=True)
+            output = model(**inputs)
         output, values = output if critic else (output, None)
+        if self.own_head:
+            logps, entropy = logprobs_and_entropy(output.logits, labels[None], self.temperature)
+        else:
+            logps, entropy = output.log_probs, output.entropy
 
         def in_rows(numbers: Any) -> Any:
             return None if numbers is None else numbers.new_zeros(mask.shape).masked_scatter(mask, numbers[0, same])
 
         values = None if values is None else values.flatten()[layout.place]
         below = states[0].flatten(0, 1)[layout.place] if states else None
-        return Scores(in_rows(output.log_probs), in_rows(output.entropy), output.aux_loss, values, below)
+        aux_loss = getattr(output, "aux_loss", None)
+        aux_loss = aux_loss if isinstance(aux_loss, torch.Tensor) else None  # 0 where no router was recorded
+        return Scores(in_rows(logps), in_rows(entropy), aux_loss, values, below)
 
     def _layout(self, batch: Batch) -> Layout:
         if self.args.packing:
@@ -174,6 +196,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     def _score(self, model: Any, batch: Batch, **kwargs: Any) -> Scores:
         """Run `_forward` over all rows without gradient, in micro-batches, for what the updates need."""
         columns: dict[str, torch.Tensor] = {}
+        self._quiet()
         keeps = bool(self.frozen) and fits(batch["input_ids"], self.model)
         with torch.no_grad():
             for index in self._pieces(batch):
@@ -184,6 +207,11 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
                         rows = columns.setdefault(name, part.new_zeros(*batch["input_ids"].shape, *part.shape[2:]))
                         rows[index, : part.size(1)] = part
         return Scores(**columns)
+
+    def _quiet(self) -> None:
+        """Leave training mode where it is noise; the outermost module keeps the mark of training."""
+        if self._noisy:
+            quiet(self.accelerator.unwrap_model(self.model))
 
     def _score_rows(self, batch: Batch) -> None:
         if self._scores_first:
@@ -237,11 +265,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         ratio = engine_ratio(logps, engine, mask, mode=mode, low=None, high=None)
         bounded = engine_ratio(logps, engine, mask, mode=mode, low=low, high=args.vllm_importance_sampling_clip_max)
         batch["engine_ratio"] = bounded
-        self._means.add("sampling/ratio_mean", ratio.expand_as(mask), mask)
         self._means.add("sampling/bounded", (bounded != ratio).expand_as(mask), mask)
-        self._means.add("sampling/kl", mismatch_kl(logps, engine, mask), mask)
-        self._means.largest("sampling/ratio_max", ratio.expand_as(mask), mask)
-        self._means.largest("sampling/logp_difference_max", (logps - engine).abs().nan_to_num(0.0, math.inf), mask)
 
     # The loss: a weighted sum over tokens.
 
@@ -271,8 +295,10 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
             policy = cispo_loss(ratio, scores.logps, inputs["advantages"], self.epsilon_high)
         else:
             policy = clipped_loss(ratio, inputs["advantages"], self.epsilon_low, self.epsilon_high, args.delta)
-        if "engine_ratio" not in inputs:
+        if "old_logps" not in inputs and self.state.global_step == self._generated_at:
             # While the policy is still the one that sampled, this pass has just given the logprobs to compare.
+            self._agreement.add(inputs, scores.logps.detach())
+        if "engine_ratio" not in inputs:
             self._add_engine_ratio(inputs, scores.logps.detach())
         per_token = policy.loss * inputs.get("engine_ratio", 1.0)
         if self.beta != 0.0:
@@ -299,10 +325,14 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     def _prepare_inputs(self, generation_batch: Any) -> Batch:
         chunks = self._chunks
         if self._generated_in < 0:
+            self.own_head = needs_own_head(self)
+            self._noisy = silence(self)
+            settle_router(self)
             self.shares_openings, self.frozen = can_share(self), skippable_layers(self)
             if self.args.packing:
                 check_packing(self)
         if self._position % self._uses == 0 or self._generated_in != self._rollout_number:
+            self._generated_at = self.state.global_step
             self._generated = self._generate_and_score_completions(generation_batch)
             self._generated_in = self._rollout_number
             self._buffered_inputs = None
@@ -367,6 +397,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         started = time.perf_counter()
         model.train()
         chunk = self._prepare_inputs(inputs)
+        self._quiet()
         generated = time.perf_counter()
         pieces = self._pieces(chunk)
         attended = chunk["attention_mask"].sum(1).cpu() * (chunk["episode_of"] >= 0).cpu()
@@ -388,7 +419,9 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
             total += loss.detach()
         if not torch.isfinite(total):
             raise RolloutError(f"the loss is {total.item()} at step {self.state.global_step}; nothing was updated")
-        self.record(self._means.pop(self.accelerator))
+        found = self._means.pop(self.accelerator)
+        self._agreement.check(found)
+        self.record(found)
         self._position += 1
         self._micro_step = 0 if sync else self._micro_step + 1
         now = time.perf_counter()

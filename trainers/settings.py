@@ -160,6 +160,12 @@ class AgentSettings:
         "How the ratio between trainer and engine logprobs is bounded: of each token, of the row, or the geometric "
         "mean of the row's tokens. in_ratio: by the clip of the loss, whose old logprobs are then the engine's.",
     )
+    engine_tolerance: float | None = _sampling(
+        0.01,
+        "Nats per token (sampling/kl) by which the engine's logprobs may differ from those of the loss on the first "
+        "rollout; training stops before its first update above it. In 16 bits 10 times as much. None, or inf: never.",
+        0,
+    )
     advantage_estimator: EstimatorName = _credit(
         "grpo", f"How credit is given: {', '.join(get_args(EstimatorName))}. The last three need a critic."
     )

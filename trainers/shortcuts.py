@@ -4,6 +4,7 @@
     the openings of rows again   `batch.shared`, if `can_share`
     padding                      `batch.packed`, after `check_packing`
     frozen layers again          `once`, of `skippable_layers`
+    the logits, all at once      TRL's fused output layer, unless `needs_own_head`
 
 What the layers below the first trained one compute is the same in each pass over a rollout. The pass that scores the
 rows before the first update catches the hidden states above these layers, and the updates begin there. With 18 of 30
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -33,7 +35,8 @@ from agent_gym.trainers.batch import BY_ROWS, tokens_of
 _MOST = 2**28
 """Numbers that are kept of a rollout: 1 GiB of float32."""
 _LONG, _SHORT = 48, 16
-_FAILURES = (TypeError, ValueError, NotImplementedError)
+_GAIN = 16.0
+_FAILURES = (TypeError, ValueError, AttributeError, LookupError, NotImplementedError, RuntimeError)
 
 
 def unadapted(model: Any) -> Any:
@@ -118,10 +121,10 @@ def check_packing(trainer: Any) -> None:
     lengths = torch.tensor([_LONG, _SHORT])
     for model in _readers(trainer):
         try:
-            pairs = ([_random(trainer, seed), _random(trainer, 2)] for seed in (0, 1))
-            one, other = (_scores(trainer, model, pair, lengths) for pair in pairs)
+            pairs = ([random_row(trainer, seed), random_row(trainer, 2)] for seed in (0, 1))
+            one, other = (random_scores(trainer, model, pair, lengths) for pair in pairs)
             moved = (one[1] - other[1]).abs().max().item()
-            if moved <= _tolerance(trainer, model, 0.02):
+            if moved <= tolerance(trainer, model, 0.02):
                 continue
             why = f"another first row moves the logprobs of the second by {moved:.2g}"
         except _FAILURES as error:
@@ -156,21 +159,86 @@ def _can_share(trainer: Any, wrapped: Any) -> bool:
         or set(kinds) != {"full_attention"}
     ):
         return False
-    opening, *rests = (_random(trainer, seed) for seed in range(4))
+    opening, *rests = (random_row(trainer, seed) for seed in range(4))
     rows = [[torch.cat([opening, rest[:_SHORT]]) for rest in pair] for pair in (rests[:2], [rests[2], rests[1]])]
     lengths = torch.tensor([_LONG + _SHORT] * 2)
     try:
-        padded = _scores(trainer, wrapped, rows[0], lengths, _LONG)
+        padded = random_scores(trainer, wrapped, rows[0], lengths, _LONG)
         _attend_by_rows(model, trainer.ref_model)
         trainer.shares_openings = True
-        one, other = (_scores(trainer, wrapped, pair, lengths, _LONG) for pair in rows)
+        one, other = (random_scores(trainer, wrapped, pair, lengths, _LONG) for pair in rows)
     except _FAILURES:
         return False
     finally:
         trainer.shares_openings = False
     # Another kernel sums in another order, which is much in half precision; that rows are kept apart is exact.
-    apart = (one[1] - other[1]).abs().max().item() <= _tolerance(trainer, model, 0.02)
-    return apart and (one - padded).abs().mean().item() <= _tolerance(trainer, model, 0.05)
+    apart = (one[1] - other[1]).abs().max().item() <= tolerance(trainer, model, 0.02)
+    return apart and (one - padded).abs().mean().item() <= tolerance(trainer, model, 0.05)
+
+
+def needs_own_head(trainer: Any) -> bool:
+    """Whether the logprobs of TRL's fused output layer are others than those of a model's own forward pass.
+
+    TRL knows caps and scales of logits by the names of their settings, and takes the last layer for the whole head. The
+    two are compared on random tokens, and on louder hidden states, too: a cap shows only where logits are large, which
+    those of an untrained model are not.
+    """
+    return any(_needs_own_head(trainer, model, gain) for model in _readers(trainer) for gain in (1.0, _GAIN))
+
+
+def _needs_own_head(trainer: Any, model: Any, gain: float) -> bool:
+    rows, lengths = random_rows(trainer, 2)
+    found: list[torch.Tensor] = []
+    try:
+        with _amplified(trainer.accelerator.unwrap_model(model), gain):
+            for trainer.own_head in (True, False):
+                found.append(random_scores(trainer, model, rows, lengths)[:, 0])
+    except _FAILURES:
+        return bool(found)  # the model's own forward pass works
+    finally:
+        trainer.own_head = False
+    gap = (found[0] - found[1]).abs()
+    # In half precision the model rounds its logits, and the fused layer does not.
+    exact = tolerance(trainer, model, 1.0) < 1.0
+    return bool(gap.max() > 1e-4 * gain if exact else gap.mean() > 0.02 * gain)
+
+
+def settle_router(trainer: Any) -> None:
+    """Take the load balance of experts from the output layer that can give it, or leave it out and say so.
+
+    TRL's knows fewer names of settings than the models' own, and some models record no choices of their routers.
+    """
+    if not trainer.aux_loss_enabled:
+        return
+    rows, lengths = random_rows(trainer, 2)
+    chosen, why = trainer.own_head, ""
+    for own in (chosen, True):
+        trainer.own_head = own
+        try:
+            random_scores(trainer, trainer.model_wrapped, rows, lengths, output_router_logits=True)
+            return
+        except _FAILURES as error:
+            why = why or f"{type(error).__name__}: {error}"
+    trainer.own_head, trainer.aux_loss_enabled = chosen, False
+    kind = trainer.accelerator.unwrap_model(trainer.model_wrapped).config.model_type
+    warnings.warn(
+        f"{kind!r} gives no load balance of its experts ({why}): router_aux_loss_coef does nothing", stacklevel=2
+    )
+
+
+@contextlib.contextmanager
+def _amplified(model: Any, gain: float) -> Iterator[None]:
+    """Multiply what the output layer of a model reads."""
+
+    def louder(_module: Any, _inputs: Any, output: Any) -> Any:
+        output.last_hidden_state = output.last_hidden_state * gain
+        return output
+
+    hook = unadapted(model).base_model.register_forward_hook(louder)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _readers(trainer: Any) -> list[Any]:
@@ -187,13 +255,13 @@ def skippable_layers(trainer: Any) -> list[Any]:
     stays = trainer.vision is not None or trainer.sharded or trainer.args.sft_coef  # demonstrations are not scored
     if not layers or _trained(base.get_input_embeddings()) or stays:
         return []
-    rows, lengths = [_random(trainer, seed) for seed in range(2)], torch.tensor([_LONG] * 2)
+    rows, lengths = random_rows(trainer, 2)
     try:
         with caught(layers) as states:
-            whole = _scores(trainer, trainer.model_wrapped, rows, lengths)
+            whole = random_scores(trainer, trainer.model_wrapped, rows, lengths)
         with given(layers, states[0]):
-            upper = _scores(trainer, trainer.model_wrapped, rows, lengths)
-    except (*_FAILURES, AttributeError):
+            upper = random_scores(trainer, trainer.model_wrapped, rows, lengths)
+    except _FAILURES:
         return []
     return layers if torch.equal(whole, upper) else []
 
@@ -206,15 +274,18 @@ def _attend_by_rows(*models: Any) -> None:
 
 
 @contextlib.contextmanager
-def reading(model: Any) -> Iterator[None]:
-    """Let a model be asked outside of a training step: without dropout or gradient, and leave it as it was."""
-    training = model.training
-    model.eval()
+def reading(model: Any, *, training: bool = False) -> Iterator[None]:
+    """Let a model be asked outside of a training step: without dropout or gradient, and leave it as it was.
+
+    With `training`, as it is in a training step, without gradient.
+    """
+    before = model.training
+    model.train(training)
     try:
         with torch.no_grad():
             yield
     finally:
-        model.train(training)
+        model.train(before)
         for module in model.modules():
             if isinstance(module, FSDPModule):  # it may keep weights together for a backward pass: none follows here
                 module.reshard()
@@ -224,25 +295,47 @@ def _trained(module: Any) -> bool:
     return any(weight.requires_grad for weight in module.parameters())
 
 
-def _tolerance(trainer: Any, model: Any, half: float) -> float:
-    # Nothing in exact arithmetic. Experts take their tokens in groups, whose size moves the last digits.
+def tolerance(trainer: Any, model: Any, half: float) -> float:
+    """Return by how much logprobs of two passes may differ that are equal in exact arithmetic; `half` in 16 bits."""
+    # Experts take their tokens in groups, whose size moves the last digits.
     dtype = trainer.accelerator.unwrap_model(model).dtype
     return 1e-4 if dtype == torch.float32 and not trainer.accelerator.native_amp else half
 
 
-def _random(trainer: Any, seed: int) -> torch.Tensor:
+def random_rows(trainer: Any, count: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Return rows of random tokens and their lengths (B,), the arguments of `random_scores`."""
+    return [random_row(trainer, seed) for seed in range(count)], torch.tensor([_LONG] * count)
+
+
+def random_row(trainer: Any, seed: int) -> torch.Tensor:
     """(_LONG,) random tokens."""
     vocabulary = trainer.accelerator.unwrap_model(trainer.model_wrapped).config.get_text_config().vocab_size
     return torch.randint(vocabulary, (_LONG,), generator=torch.Generator().manual_seed(seed))
 
 
-def _scores(trainer: Any, model: Any, rows: list[torch.Tensor], lengths: torch.Tensor, first: int = 1) -> torch.Tensor:
-    """Score rows of random tokens, sampled from `first` on; return logprobs, and values of a critic behind them."""
+def random_scores(
+    trainer: Any,
+    model: Any,
+    rows: list[torch.Tensor],
+    lengths: torch.Tensor,
+    first: int = 1,
+    *,
+    training: bool = False,
+    **inputs: Any,
+) -> torch.Tensor:
+    """Score rows of random tokens, sampled from `first` on; return logprobs, and values of a critic behind them.
+
+    The model is asked in evaluation mode, or as it is in `training`, and is given further inputs.
+    """
     device, critic = trainer.accelerator.device, None if model is trainer.model_wrapped else False
     ids, places = torch.stack(rows), torch.arange(len(rows[0]))
     attended = places < lengths[:, None]
     batch = {"input_ids": ids, "attention_mask": attended.long(), "action_mask": attended & (places >= first)}
-    with reading(model):
-        scores = trainer._forward(model, {name: value.to(device) for name, value in batch.items()}, critic=critic)
+    with reading(model, training=training):
+        scores = trainer._forward(
+            model, {name: value.to(device) for name, value in batch.items()}, critic=critic, **inputs
+        )
+    if "output_router_logits" in inputs and scores.aux_loss is None:
+        raise ValueError("its output has none")
     parts = [scores.logps] if scores.values is None else [scores.logps, scores.values]
     return torch.stack([part.masked_fill(~attended.to(device), 0.0) for part in parts], 1)

@@ -11,6 +11,8 @@ does depend a little on the batch). vLLM on a CPU shares this code and draws the
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -22,6 +24,8 @@ from agent_gym.cores import use_cores
 from agent_gym.errors import ConfigError
 from agent_gym.policies.base import FinishReason, Generation, Request, SamplingParams, check_request
 from agent_gym.policies.processors import image_inputs, rotary_positions
+from agent_gym.policies.stepping import WAYS, Way, past_of, right_way
+from agent_gym.policies.vocabulary import embedding_rows, end_tokens
 
 if TYPE_CHECKING:
     from agent_gym.images import Vision
@@ -86,7 +90,7 @@ class TransformersPolicy:
     def __init__(
         self,
         model: torch.nn.Module,
-        eos_token_ids: Collection[int],
+        eos_token_ids: Collection[int | None],
         pad_token_id: int,
         decode: Callable[[Sequence[int]], str] | None = None,
         *,
@@ -95,14 +99,14 @@ class TransformersPolicy:
         seed: int = 0,
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        if not eos_token_ids:
-            raise ConfigError("eos_token_ids is empty; without an end of turn every turn runs to max_tokens")
+        ends = end_tokens(eos_token_ids)
         self.model: Any = model
         use_cores(model)
-        self.eos_token_ids, self.pad_token_id = frozenset(eos_token_ids), pad_token_id
+        self.eos_token_ids, self.pad_token_id = ends, pad_token_id
         self.max_batch_tokens, self.vision = max_batch_tokens, vision
         config: Any = model.config
         self.context: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+        self._rows = embedding_rows(model)
         self._decode_text, self._autocast = decode, autocast
         self._seeds = torch.Generator().manual_seed(seed)
         self._queue: dict[int, Request] = {}
@@ -117,6 +121,17 @@ class TransformersPolicy:
             raise ConfigError(
                 f"request {request.id} has stop strings {request.params.stop}, which only a policy with a "
                 "`decode` function can look for"
+            )
+        if (most := max(request.prompt_ids)) >= self._rows:
+            raise ConfigError(
+                f"the prompt of request {request.id} has the token {most}, and the embedding of "
+                f"{self.model.config.model_type!r} has {self._rows} rows: call model.resize_token_embeddings, or take "
+                "the model's own tokenizer"
+            )
+        if request.images and not self.way.cached:
+            raise ConfigError(
+                f"the prompt of request {request.id} shows images, and {self.model.config.model_type!r} can only be "
+                "sampled by passes over whole rows, which read none: sample with vLLM (use_vllm true)"
             )
         self._queue[request.id] = request
 
@@ -152,7 +167,10 @@ class TransformersPolicy:
         rows: list[_Row] = []
         longest_prompt = longest_answer = 0
         for request in list(self._queue.values()):
-            prompt = max(longest_prompt, len(request.prompt_ids))
+            length = len(request.prompt_ids)
+            if rows and (self.way.alone or (not self.way.padded and length != longest_prompt)):
+                continue
+            prompt = max(longest_prompt, length)
             answer = max(longest_answer, request.params.max_tokens)
             if rows and (len(rows) + 1) * (prompt + answer) > self.max_batch_tokens:
                 break
@@ -160,16 +178,28 @@ class TransformersPolicy:
             del self._queue[request.id]
             limit = request.params.max_tokens
             if self.context is not None:
-                limit = min(limit, self.context - len(request.prompt_ids))
+                limit = min(limit, self.context - length)
             generator = None
             if request.params.temperature > 0.0:
                 generator = torch.Generator().manual_seed(seed_of(request.params, self._seeds))
             rows.append(_Row(request, generator, limit))
         return rows
 
-    def _decode(self, rows: list[_Row]) -> None:
-        from transformers import DynamicCache
+    @functools.cached_property
+    def way(self) -> Way:
+        """How the model is advanced token by token, found before the first batch (stepping.py)."""
+        with _evaluating(self.model), torch.no_grad(), self._autocast():
+            way = right_way(self.model, self.pad_token_id, self.context)
+        if way != WAYS[0]:
+            kind = self.model.config.model_type
+            warnings.warn(
+                f"the transformers engine samples from {kind!r} {way.described}: right, and slower. vLLM is faster "
+                "where it knows the architecture (use_vllm true)",
+                stacklevel=2,
+            )
+        return way
 
+    def _decode(self, rows: list[_Row]) -> None:
         device = next(self.model.parameters()).device
         width = max(len(row.request.prompt_ids) for row in rows)
         padding = [width - len(row.request.prompt_ids) for row in rows]
@@ -184,29 +214,28 @@ class TransformersPolicy:
             images = image_inputs(self.vision, ids, shown)
             placed = rotary_positions(self.model, ids, mask, images)
             positions = positions if placed is None else placed
-        cache = DynamicCache(config=self.model.config)
+        past = past_of(self.model, self.way)
+        places = torch.arange(len(rows), device=device)  # of the rows in the batch of the model
         while True:
-            output = self.model(
-                input_ids=ids,
-                attention_mask=mask,
-                position_ids=positions,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-                **images,
-            )
+            logits = past.step(ids, mask, positions, **images)
             images = {}  # they are in the cache now
-            tokens = self._sample(output.logits[:, -1], rows)
+            tokens = self._sample(logits[places], rows)
             alive = [i for i, row in enumerate(rows) if row.reason is None]
             if not alive:
                 return
-            ids, positions = tokens[:, None], positions[..., -1:] + 1
             if len(alive) < len(rows):
                 keep = torch.tensor(alive, device=device)
-                rows = [rows[i] for i in alive]
-                ids, mask, positions = ids[keep], mask[keep], positions[..., keep, :]
-                cache.batch_select_indices(keep)
-            mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
+                rows, tokens, places = [rows[i] for i in alive], tokens[keep], places[keep]
+                if self.way.select:
+                    past.keep(places)
+                    mask, positions = mask[places], positions[..., places, :]
+                    places = torch.arange(len(rows), device=device)
+            # A row that has ended and cannot leave reads padding, always at its last place.
+            ids = ids.new_full((len(mask), 1), self.pad_token_id)
+            ids[places, 0] = tokens
+            positions = positions[..., -1:].clone()
+            positions[..., places, :] += 1
+            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
 
     def _sample(self, logits: torch.Tensor, rows: list[_Row]) -> torch.Tensor:
         # One token per row from logits (N, V): it and its logprob go into the row, and the ids (N,) are returned.

@@ -48,7 +48,7 @@ class VLLMChildPolicy(VLLMServerPolicy):
     def __init__(
         self,
         model: str | Path,
-        eos_token_ids: Collection[int],
+        eos_token_ids: Collection[int | None],
         *,
         context: int,
         max_num_seqs: int = 64,

@@ -30,6 +30,7 @@ from agent_gym.policies.vllm import (
 )
 from agent_gym.policies.vllm.load import CacheLoad
 from agent_gym.policies.vllm.reload import Reload
+from agent_gym.policies.vocabulary import end_tokens
 
 if TYPE_CHECKING:
     from agent_gym.images import Vision
@@ -61,7 +62,7 @@ class VLLMPolicy:
     def __init__(
         self,
         model: str | Path,
-        eos_token_ids: Collection[int],
+        eos_token_ids: Collection[int | None],
         *,
         context: int,
         max_num_seqs: int = 64,
@@ -73,8 +74,7 @@ class VLLMPolicy:
         seed: int = 0,
         **engine_args: Any,
     ) -> None:
-        if not eos_token_ids:
-            raise ConfigError("eos_token_ids is empty; without an end of turn every turn runs to max_tokens")
+        ends = sorted(end_tokens(eos_token_ids))
         if engine_args.get("tensor_parallel_size", 1) != 1:
             raise ConfigError(
                 f"tensor_parallel_size={engine_args['tensor_parallel_size']} is not supported inside the training "
@@ -96,7 +96,7 @@ class VLLMPolicy:
         self._sleeps = sleep and not self._on_cpu
         self._asleep: set[str] = set()  # whose memory was given up, by vLLM's names
         self._stale = False
-        self._eos_token_ids = sorted(eos_token_ids)
+        self._eos_token_ids = ends
         self._seeds = torch.Generator().manual_seed(seed)
         self._pending: dict[int, Request] = {}
         self._heard: Counter[int] = Counter()  # how many tokens were passed on, by request

@@ -32,6 +32,7 @@ from agent_gym.policies.vllm.buckets import Weights
 from agent_gym.policies.vllm.launch import VARIABLE, WEIGHTS, server_key
 from agent_gym.policies.vllm.load import CacheLoad
 from agent_gym.policies.vllm.weights import WeightSender
+from agent_gym.policies.vocabulary import end_tokens
 
 _RETRIES = 3  # how often a request is sent again, with the same seed, when its connection breaks
 _PAUSE_S = 0.5  # before that, doubled each time
@@ -70,7 +71,7 @@ class VLLMServerPolicy(ServedPolicy):
     def __init__(
         self,
         urls: Sequence[str],
-        eos_token_ids: Collection[int],
+        eos_token_ids: Collection[int | None],
         *,
         context: int,
         seed: int = 0,
@@ -97,7 +98,7 @@ class VLLMServerPolicy(ServedPolicy):
         # Which server has the beginning of an episode, by `id`: where one comes again, at most a prefix is missed.
         self._homes: dict[int, str] = {}
         self._sends = self._rank == 0  # whether this process hands weights over
-        self._eos_token_ids = sorted(eos_token_ids)
+        self._eos_token_ids = sorted(end_tokens(eos_token_ids))
         self._seeds = torch.Generator().manual_seed(seed * 1_000_003 + self._rank)
         self._sender = WeightSender(self, transfer, folder)
         self.context = context

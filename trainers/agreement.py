@@ -1,0 +1,114 @@
+"""Engine and loss have to agree: a policy learns from tokens that it sampled, with the logprobs that it had.
+
+Each token comes with the logprob under which the engine drew it, and the loss computes the same number anew. They
+differ by rounding where all is well. A cache that lost its history, a layer that the loss leaves out, noise, or other
+weights make them differ by far, and training then reinforces the tokens of another policy. So the first rollout after a
+start or a resume is compared, whatever the engine, and training stops before its first optimizer step if it has to.
+That rollout is fresh also where later ones may be stale. `sampling/*` is logged for every rollout.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+
+from agent_gym.errors import ConfigError
+from agent_gym.policies.ranks import gather_items
+from agent_gym.policies.transformers import TransformersPolicy
+from agent_gym.trainers.losses import engine_ratio, mismatch_kl
+
+HALF = 10.0
+"""How many times the tolerance holds where the engine or the loss computes in 16 bits.
+
+A bf16 number has 8 bits, so that logits around 20 are off by up to 0.06 on either side. The KL grows with the square of
+the difference: a spread of 0.1 nats is 0.005, and a mixture of experts, some of whose tokens meet another expert, comes
+to some 0.01. A wrong history or architecture is at 0.5 and more.
+"""
+
+
+class Worst(NamedTuple):
+    """The token on which engine and loss differ most."""
+
+    difference: float
+    token: int
+    engine: float
+    loss: float
+
+
+class Agreement:
+    """Compares the engine's logprobs with those of the loss, for a `RowTrainer`."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._settled = trainer.args.engine_tolerance is None
+        self._worst: Worst | None = None
+
+    def add(self, batch: dict[str, Any], logps: torch.Tensor) -> None:
+        """Count rows whose logprobs (B, T) are those of the weights that sampled them."""
+        engine = batch["engine_logps"]
+        known = batch["action_mask"] & ~engine.isnan()  # NaN where the engine has none
+        means, mode = self._trainer._means, self._trainer.args.vllm_importance_sampling_mode
+        mode = "token_truncate" if mode == "in_ratio" else mode
+        ratio = engine_ratio(logps, engine, batch["action_mask"], mode=mode, low=None, high=None).expand_as(known)
+        means.add("sampling/ratio_mean", ratio, known)
+        means.add("sampling/kl", mismatch_kl(logps, engine, known), known)
+        means.largest("sampling/ratio_max", ratio, known)
+        gap = torch.where(known, logps - engine, 0.0).abs().nan_to_num(math.inf, math.inf)
+        means.largest("sampling/logp_difference_max", gap, known)
+        if not self._settled and known.any():
+            place = int(gap.argmax())
+            most, token, *both = (values.flatten()[place].item() for values in (gap, batch["input_ids"], engine, logps))
+            self._worst = max(filter(None, (self._worst, Worst(most, int(token), *both))))
+
+    def check(self, found: dict[str, float]) -> None:
+        """Look at the means of a micro-step over all processes, and stop all of them if the first is beyond tolerance.
+
+        Raises:
+            ConfigError: which names the numbers, what may cause them, and the cure.
+        """
+        if self._settled or "sampling/kl" not in found:
+            return
+        self._settled = True
+        allowed = self._trainer.args.engine_tolerance * (HALF if self._is_half() else 1.0)
+        if not found["sampling/kl"] <= allowed:  # NaN, too
+            raise ConfigError(self._described(found, allowed))
+
+    def _described(self, found: dict[str, float], allowed: float) -> str:
+        trainer = self._trainer
+        worst = max(filter(None, gather_items([self._worst])))
+        text = trainer._tokenizer.decode([worst.token])
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        dtype = str(model.dtype).removeprefix("torch.")
+        return (
+            f"engine and loss disagree on the first rollout: sampling/kl is {found['sampling/kl']:.3g} nats per token, "
+            f"and engine_tolerance allows {allowed:g}. Logprobs differ by up to {worst.difference:.3g}, there at the "
+            f"token {worst.token} ({text!r}): {worst.engine:.3f} from {engine_name(trainer)}, {worst.loss:.3f} in the "
+            f"loss of {model.config.model_type!r} in {dtype}. Nothing was updated. Likely causes: an architecture that "
+            "one of them reads otherwise (a recurrence, attention that is not causal, a cap or scale of logits), other "
+            "weights or another dtype or quantization in the engine, a temperature of its own, noise in the loss. Try "
+            "the other engine (use_vllm), the same dtype in both, or a newer version; engine_tolerance=None (on the "
+            "command line inf) trains in spite of it"
+        )
+
+    def _is_half(self) -> bool:
+        trainer = self._trainer
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        # A server computes in a type of its own: 16 bits on a GPU, unless it was told otherwise.
+        served = trainer.args.layout == "server"
+        quantized = getattr(model, "is_quantized", False)
+        return bool(trainer.accelerator.native_amp or model.dtype != torch.float32 or quantized or served)
+
+
+def engine_name(trainer: Any) -> str:
+    """Return what sampled, in words."""
+    policy = trainer.scheduler.policy
+    if isinstance(policy, TransformersPolicy):
+        return "the transformers engine"
+    kinds = {
+        "VLLMPolicy": "vLLM in this process",
+        "VLLMChildPolicy": "vLLM in a process of its own",
+        "VLLMServerPolicy": "a vLLM server",
+    }
+    return kinds.get(type(policy).__name__, f"the engine {type(policy).__name__}")
