@@ -25,6 +25,7 @@ import numpy as np
 
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described, shown, whole_number
+from agent_gym.function_tools import as_tools
 from agent_gym.rewards import (
     answer_format,
     exact_match,
@@ -34,7 +35,7 @@ from agent_gym.rewards import (
     number_match,
     plain_number,
 )
-from agent_gym.tools import HermesParser, Parser, Tool, ToolCall, ToolResult, tool
+from agent_gym.tools import HermesParser, Parser, Tool, ToolCall, ToolResult
 
 _WORD = re.compile(r"\w[\w'-]*")
 _MAX_WORDS = 3
@@ -56,13 +57,13 @@ class ToolEnv(TextEnv):
 
     Args:
         tasks: see `TextEnv`.
-        tools: what the policy may call.
+        tools: what the policy may call: typed functions with a docstring (see `agent_gym.tool`), or `Tool`s.
         parser: the wire format of calls; Hermes/Qwen JSON by default.
         max_calls_per_turn: calls beyond this many in one turn do not run; one error in their place says so.
         **kwargs: see `TextEnv`.
 
     Raises:
-        ConfigError: if two tools share a name, or no call is allowed.
+        ConfigError: if two tools share a name, one of them cannot be a tool, or no call is allowed.
     """
 
     explains_tools: bool = True
@@ -72,12 +73,13 @@ class ToolEnv(TextEnv):
         self,
         tasks: Mapping[str, Sequence[Any]],
         *,
-        tools: Sequence[Tool],
+        tools: Sequence[Tool | Callable[..., Any]],
         parser: Parser | None = None,
         max_calls_per_turn: int = 8,
         **kwargs: Any,
     ) -> None:
         super().__init__(tasks, **kwargs)
+        tools = as_tools(tools, type(self).__name__)
         self.tools = {one.name: one for one in tools}
         if len(self.tools) != len(tools):
             raise ConfigError(f"two tools share a name: {[one.name for one in tools]}")
@@ -159,10 +161,11 @@ class ToolEnv(TextEnv):
         for name, places in batches.items():
             try:
                 answers = self.tools[name].run_batch([calls[place].arguments for place in places])
-            except EnvFailure:
+            except (EnvFailure, ConfigError):
                 raise
             except Exception as error:
-                # A tool answers bad input with a ToolResult, so an exception is the tool's own fault.
+                # A class of `Tool` answers bad input with a ToolResult, so an exception is the tool's own fault. What
+                # a plain function raises is an answer already (function_tools.py).
                 raise EnvFailure(f"tool {name!r} broke: {described(error)}") from error
             self._check(name, answers, len(places))
             for place, answer in zip(places, answers, strict=True):
@@ -224,7 +227,7 @@ class QuestionEnv(ToolEnv):
     def __init__(
         self,
         questions: Sequence[Question] | Mapping[str, Sequence[Question]],
-        tools: Sequence[Tool | Callable[..., str | ToolResult]] = (),
+        tools: Sequence[Tool | Callable[..., Any]] = (),
         *,
         score: Score | None = None,
         **kwargs: Any,
@@ -236,7 +239,7 @@ class QuestionEnv(ToolEnv):
             for number, row in enumerate(rows):
                 if missing := " and no ".join(name for name in ("question", "answer") if name not in row):
                     raise ConfigError(f"row {number} of split {split!r} has no {missing}: {row!r:.200}")
-        super().__init__(splits, tools=[one if isinstance(one, Tool) else tool(one) for one in tools], **kwargs)
+        super().__init__(splits, tools=tools, **kwargs)
         self._score = score or same_answer
 
     def begin(self, task: Question) -> str:
