@@ -79,7 +79,8 @@ class FromGymnasium(TextEnv):
         else:
             self._make = make
             self._inner = None if self._per_task else make()
-        self._success_reward, self._success, self._won = success_reward, success, None
+        self._success_reward, self._success = success_reward, success
+        self._won: bool | None = None  # as the world said it last
         self._max_chars = checked_limit(max_chars)
         super().__init__(SEEDS if tasks is None else tasks, **{"max_turns": 100, **kwargs})
         self._budget = self.max_turns
