@@ -16,6 +16,7 @@ nothing has to be defined:
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
@@ -90,7 +91,7 @@ class ToolEnv(TextEnv):
 
     def answer(self, text: str) -> Reply:
         """Handle a turn that calls no tool."""
-        raise TypeError(f"{type(self).__name__} has to define answer(text)")
+        raise ConfigError(f"{type(self).__name__} does not define answer(text): let it return an agent_gym.Reply")
 
     def score_calls(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> dict[str, float]:
         """Return raw process-reward terms for one turn of calls; none by default."""
@@ -240,7 +241,7 @@ class QuestionEnv(ToolEnv):
                 if missing := " and no ".join(name for name in ("question", "answer") if name not in row):
                     raise ConfigError(f"row {number} of split {split!r} has no {missing}: {row!r:.200}")
         super().__init__(splits, tools=tools, **kwargs)
-        self._score = score or same_answer
+        self._score = same_answer if score is None else _checked_score(score)
 
     def begin(self, task: Question) -> str:
         self._row = task
@@ -250,11 +251,27 @@ class QuestionEnv(ToolEnv):
         stated = final_answer(text)
         given = 0.0 if stated is None else self._score(stated, self._row)
         score = plain_number(given, "what the function score returned", self.place)
+        if not 0.0 <= score <= 1.0:
+            raise ConfigError(f"score returned {given!r:.40} in {self.place}; it must be a number from 0 to 1, success")
         golds = _golds(self._row)
         em, f1 = (max(exact_match(stated, gold) for gold in golds), max(f1_score(stated, gold)[0] for gold in golds))
         metrics = {"em": em, "f1": f1}
         terms = {"answer": score, "format": answer_format(text)}
         return Reply(terms=terms, metrics=metrics, terminated=True, success=score >= 1.0)
+
+
+def _checked_score(score: Any) -> Score:
+    """Return the function if it takes a stated answer and a row; `ConfigError` otherwise."""
+    form = "it must be a function of a stated answer and its row, which returns a number from 0 to 1"
+    if not callable(score):
+        raise ConfigError(f"score is {shown(score)}; {form}")
+    try:
+        inspect.signature(score).bind("", {})
+    except TypeError as error:
+        raise ConfigError(f"score cannot be called with two arguments: {error}; {form}") from None
+    except ValueError:  # a builtin that does not tell its arguments
+        pass
+    return score
 
 
 def same_answer(stated: str, row: Question) -> float:
