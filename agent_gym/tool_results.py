@@ -14,7 +14,6 @@ import decimal
 import json
 import math
 import numbers
-import os
 import pathlib
 import re
 import sys
@@ -26,6 +25,7 @@ from enum import Enum
 from typing import Any
 
 from agent_gym.errors import ConfigError, described, message_of, shown, where_raised, whole_number
+from agent_gym.public import public_text
 
 MAX_RESULT_CHARS = 16_384
 """Characters of a result of a function, of an MCP server's tool or of a wrapped world, unless `max_chars` says
@@ -35,7 +35,6 @@ _MAX_ERROR_CHARS = 300
 _MAX_DEPTH = 60
 _MAX_NAMED = 200  # places that are remembered
 _TEXTS = (datetime.date, datetime.time, datetime.timedelta, uuid.UUID, pathlib.PurePath)
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 _SECRETS = (
     (re.compile(r"(?<=://)[^/@\s'\"]+@"), "...@"),  # the user and password of an address
     (re.compile(r"\b(?:sk|pk|rk|hf|ghp|gho|xox[a-z]|glpat|AKIA)[-_A-Za-z0-9]{12,}"), "..."),
@@ -139,18 +138,21 @@ def error_text(error: BaseException, arguments: Any = None) -> str:
 
     A path that the policy wrote itself, in the arguments of its call, stays.
     """
-    text = " ".join(message_of(error).split())
-    for name, secret in os.environ.items():
-        if len(secret) >= 8 and _SECRET_NAME.search(name):
-            text = text.replace(secret, "...")
-    for pattern, instead in _SECRETS:
-        text = pattern.sub(instead, text)
+    text = _without_secrets(message_of(error))
     text = _ADDRESS.sub("0x...", text)
     written = repr(arguments)
     for pattern, group in ((_QUOTED_PATH, "name"), (_PATH, 1)):
         text = pattern.sub(lambda match, group=group: _base(match, group, written), text)  # type: ignore[misc]
     text = f"Error: {type(error).__name__}" + (f": {text}" if text else "")
     return text if len(text) <= _MAX_ERROR_CHARS else text[:_MAX_ERROR_CHARS] + "..."
+
+
+def _without_secrets(text: str) -> str:
+    """Return a text as one line without secrets: those that `public_text` knows, and keys by the form they have."""
+    text = public_text(" ".join(text.split()))
+    for pattern, instead in _SECRETS:
+        text = pattern.sub(instead, text)
+    return text
 
 
 def _base(match: re.Match[str], group: str | int, written: str) -> str:
@@ -189,7 +191,7 @@ def note_raised(tool: str, error: BaseException, told: str) -> None:
         if one is None:
             if len(_raised) >= _MAX_NAMED:
                 return
-            text = " ".join(described(error).split())
+            text = _without_secrets(described(error))
             one, new = Raised(tool, text if len(text) <= 300 else text[:300] + "...", place, told), True
             _raised[key] = one
         one.count += 1

@@ -401,7 +401,7 @@ def breaks(how: str) -> str:
         ("exit", "Error: SystemExit: 2"),
         ("late", "Error: TimeoutError"),
         ("file", "Error: FileNotFoundError: [Errno 2] No such file or directory: 'customers.db'"),
-        ("secret", "Error: RuntimeError: no access for postgres://...@db/x with api_key=... and ..."),
+        ("secret", "Error: RuntimeError: no access for postgres://db/x with api_key=... and ..."),
         ("long", "Error: ValueError: " + "7" * 281 + "..."),
     ],
 )
@@ -421,6 +421,16 @@ def test_no_address_of_memory_and_no_variable_of_the_environment_is_shown(monkey
     assert "verysecret" not in text and "/home" not in text and "x.py" in text and "0x..." in text
     assert "/etc/its/own" in text, "the policy wrote this path itself"
     monkeypatch.setenv("MY_API_KEY", "")
+
+
+def test_the_line_for_the_author_has_no_secrets_either(capsys: pytest.CaptureFixture[str]) -> None:
+    def leak() -> str:
+        """Leak."""
+        raise RuntimeError("api_key=abcdef for postgres://bob:hunter22@db")
+
+    tool(leak).run({})
+    err = capsys.readouterr().err
+    assert "tool 'leak' raised RuntimeError" in err and "abcdef" not in err and "hunter22" not in err
 
 
 @pytest.mark.parametrize(("how", "words"), [("machinery", "^the index is gone$"), ("memory", "'breaks' broke: Memory")])
