@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import gymnasium
 
 from agent_gym.chat import MAX_OBSERVATION_CHARS, ChatRenderer, Message, check_content, copied, cut_to_size, text_of
-from agent_gym.errors import ConfigError, EnvFailure, unknown_arguments, whole_number
+from agent_gym.errors import ConfigError, EnvFailure, shown, unknown_arguments, whole_number
 from agent_gym.images import Content, images_of, join
 from agent_gym.models import named_tokenizer
 from agent_gym.reply import Reply, check_reply
@@ -53,6 +53,9 @@ class TextEnv(gymnasium.Env[str, str]):
             reward term, a weight that is no finite number, a process term without a weight, or a turn budget below 1.
     """
 
+    # Of the class as well: Gymnasium looks at them before anybody can say that `__init__` of the base was not called.
+    observation_space = Text(MAX_OBSERVATION_CHARS)
+    action_space = Text(MAX_ACTION_CHARS)
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}
     reward_weights: ClassVar[Mapping[str, float]] = {}
     """Default weight of each reward term."""
@@ -82,6 +85,7 @@ class TextEnv(gymnasium.Env[str, str]):
     ) -> None:
         if unknown:
             raise ConfigError(unknown_arguments(type(self), unknown))
+        self._check_definition(tasks)
         self.tasks = tasks
         self.split = default_split(tasks) if split is None else split
         if split is not None:
@@ -102,6 +106,18 @@ class TextEnv(gymnasium.Env[str, str]):
         self.tool_schemas: list[dict[str, Any]] = []
         self.turn = 0  # the one that comes next, 0 for the first
         self._over = True
+
+    def _check_definition(self, tasks: Any) -> None:
+        name, own = type(self).__name__, type(self)
+        if not hasattr(tasks, "keys") or not hasattr(tasks, "__getitem__"):
+            raise ConfigError(f"tasks of {name} is {shown(tasks)}; it must be a dict by split: {{'train': [...]}}")
+        if not len(tasks):
+            raise ConfigError(f"tasks of {name} has no split; give at least one: {{'train': [...]}}")
+        for split, rows in tasks.items() if isinstance(tasks, dict) else ():
+            if isinstance(rows, str | Mapping) or not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
+                raise ConfigError(f"split {split!r} of the tasks of {name} is {shown(rows)}; it must be a list")
+        if own.respond is TextEnv.respond and own.step is TextEnv.step:
+            raise ConfigError(f"{name} does not define respond(action): let it return an agent_gym.Reply")
 
     def _check_split(self, split: str | None) -> None:
         if split is None:
@@ -128,11 +144,11 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def begin(self, task: Any) -> Content:
         """Start the task and return what the user says first: a text, or parts with images (`images.parts`)."""
-        raise TypeError(f"{type(self).__name__} has to define begin(task)")
+        raise ConfigError(f"{type(self).__name__} does not define begin(task): let it return the first message, a text")
 
     def respond(self, action: str) -> Reply:
         """Answer one action of the policy."""
-        raise TypeError(f"{type(self).__name__} has to define respond(action)")
+        raise ConfigError(f"{type(self).__name__} does not define respond(action): let it return an agent_gym.Reply")
 
     def categories(self, task: Any) -> dict[str, str]:
         """Return what kinds a task is of, by name, for evaluations; by default the `CATEGORY_FIELDS` of its row."""
@@ -217,9 +233,14 @@ class TextEnv(gymnasium.Env[str, str]):
             token_ids, token_spans when there is a tokenizer).
 
         Raises:
-            ConfigError: for unknown options, an unknown split, an index out of range, or a wrong result of `begin`.
+            ConfigError: for options that are no dict or unknown, an unknown split, an index out of range, or a wrong
+                result of `begin`.
         """
+        self._require_init()
         super().reset(seed=seed)
+        if not (options is None or isinstance(options, Mapping)):
+            example = "{'split': 'test', 'index': 0}"
+            raise ConfigError(f"options of reset is {shown(options)}; it must be a dict, such as {example}")
         task, self.task_id = self._choose_task(options or {})
         self.place = f"task {self.task_id} of {self.spec.id if self.spec else type(self).__name__}"  # for messages
         self.transcript = Transcript()
@@ -238,6 +259,11 @@ class TextEnv(gymnasium.Env[str, str]):
             "categories": {str(name): str(kind) for name, kind in self.categories(task).items()},
         }
         return observation, info | opening
+
+    def _require_init(self) -> None:
+        if "_over" not in vars(self):
+            name = type(self).__name__
+            raise ConfigError(f"{name}.__init__ does not call the one of its base: super().__init__(tasks, **kwargs)")
 
     def _begin_transcript(self, messages: list[Message]) -> dict[str, Any]:
         """Write the opening into the transcript; returns what `info` says of it."""
@@ -292,8 +318,10 @@ class TextEnv(gymnasium.Env[str, str]):
             ConfigError: if `respond` returns something else than a `Reply`, wrong types in it, or an unknown term.
             EnvFailure: if the machinery breaks, or a reward or metric is no finite number of at most `MAX_REWARD`.
         """
+        self._require_init()
         if self._over:
-            raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
+            why = "the episode is over" if hasattr(self, "task_id") else "no episode has begun"
+            raise gymnasium.error.ResetNeeded(f"{why}: call reset() before step()")
         text = plain_action(action)
         reply = self.respond(text)
         self._over = True  # also where a check raises: the world went on and the transcript did not

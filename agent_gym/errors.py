@@ -11,16 +11,20 @@ import errno
 import inspect
 import operator
 import os
+import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from agent_gym.installed import install_command
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The numbers of an `OSError` that says so."""
+_NOT_THE_USERS = {"agent_gym", "gymnasium", *sys.stdlib_module_names}
 
 
 class AgentGymError(Exception):
@@ -34,7 +38,8 @@ class ConfigError(AgentGymError, ValueError):
 class EnvFailure(AgentGymError, RuntimeError):
     """The world behind an environment broke (a dead sandbox, a missing index).
 
-    The episode it happens in is marked failed, its reward is NaN, and it is left out of the update.
+    A function that is a tool raises it for what the policy did not cause; any other exception of it is an answer that
+    the policy reads. The episode it happens in is marked failed, its reward is NaN, and it is left out of the update.
     """
 
 
@@ -53,6 +58,32 @@ def message_of(error: BaseException) -> str:
 def described(error: BaseException) -> str:
     """Return type and text of an error."""
     return f"{type(error).__name__}: {message_of(error)}"
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    """Return an error behind what caused it, the innermost cause first; explicit causes (`raise ... from`) alone."""
+    errors: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and not any(cause is one for one in errors):
+        errors.insert(0, cause)
+        cause = cause.__cause__
+    return errors
+
+
+def where_raised(error: BaseException) -> str:
+    """Return "file:line" of the innermost frame outside of agent_gym, gymnasium and the standard library.
+
+    The cause comes first: where a tool broke says more than where that was noticed. Without such a frame it is the
+    innermost of all, and without a traceback "".
+    """
+    places = [[*traceback.walk_tb(one.__traceback__)] for one in causes(error)]
+    users = next((mine[-1] for frames in places if (mine := [one for one in frames if _is_users(one[0])])), None)
+    innermost = users or next((frames[-1] for frames in places[::-1] if frames), None)
+    return f"{innermost[0].f_code.co_filename}:{innermost[1]}" if innermost else ""
+
+
+def _is_users(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_USERS
 
 
 def require(module: str, extra: str) -> Any:

@@ -16,6 +16,7 @@ nothing has to be defined:
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ import numpy as np
 
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described, shown, whole_number
+from agent_gym.function_tools import as_tools
 from agent_gym.rewards import (
     answer_format,
     exact_match,
@@ -37,7 +39,7 @@ from agent_gym.rewards import (
 )
 from agent_gym.row_opening import RowOpening
 from agent_gym.row_reader import read_given, rules_of
-from agent_gym.tools import HermesParser, Parser, Tool, ToolCall, ToolResult, tool
+from agent_gym.tools import HermesParser, Parser, Tool, ToolCall, ToolResult
 
 _WORD = re.compile(r"\w[\w'-]*")
 _MAX_WORDS = 3
@@ -59,13 +61,13 @@ class ToolEnv(TextEnv):
 
     Args:
         tasks: see `TextEnv`.
-        tools: what the policy may call.
+        tools: what the policy may call: typed functions with a docstring (see `agent_gym.tool`), or `Tool`s.
         parser: the wire format of calls; Hermes/Qwen JSON by default.
         max_calls_per_turn: calls beyond this many in one turn do not run; one error in their place says so.
         **kwargs: see `TextEnv`.
 
     Raises:
-        ConfigError: if two tools share a name, or no call is allowed.
+        ConfigError: if two tools share a name, one of them cannot be a tool, or no call is allowed.
     """
 
     explains_tools: bool = True
@@ -75,12 +77,13 @@ class ToolEnv(TextEnv):
         self,
         tasks: Mapping[str, Sequence[Any]],
         *,
-        tools: Sequence[Tool],
+        tools: Sequence[Tool | Callable[..., Any]],
         parser: Parser | None = None,
         max_calls_per_turn: int = 8,
         **kwargs: Any,
     ) -> None:
         super().__init__(tasks, **kwargs)
+        tools = as_tools(tools, type(self).__name__)
         self.tools = {one.name: one for one in tools}
         if len(self.tools) != len(tools):
             raise ConfigError(f"two tools share a name: {[one.name for one in tools]}")
@@ -91,7 +94,7 @@ class ToolEnv(TextEnv):
 
     def answer(self, text: str) -> Reply:
         """Handle a turn that calls no tool."""
-        raise TypeError(f"{type(self).__name__} has to define answer(text)")
+        raise ConfigError(f"{type(self).__name__} does not define answer(text): let it return an agent_gym.Reply")
 
     def score_calls(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> dict[str, float]:
         """Return raw process-reward terms for one turn of calls; none by default."""
@@ -162,10 +165,11 @@ class ToolEnv(TextEnv):
         for name, places in batches.items():
             try:
                 answers = self.tools[name].run_batch([calls[place].arguments for place in places])
-            except EnvFailure:
+            except (EnvFailure, ConfigError):
                 raise
             except Exception as error:
-                # A tool answers bad input with a ToolResult, so an exception is the tool's own fault.
+                # A class of `Tool` answers bad input with a ToolResult, so an exception is the tool's own fault. What
+                # a plain function raises is an answer already (function_tools.py).
                 raise EnvFailure(f"tool {name!r} broke: {described(error)}") from error
             self._check(name, answers, len(places))
             for place, answer in zip(places, answers, strict=True):
@@ -233,7 +237,7 @@ class QuestionEnv(RowOpening, ToolEnv):
     def __init__(
         self,
         questions: Sequence[Question] | Mapping[str, Sequence[Question]] | str | Path,
-        tools: Sequence[Tool | Callable[..., str | ToolResult]] = (),
+        tools: Sequence[Tool | Callable[..., Any]] = (),
         *,
         score: Score | None = None,
         columns: Mapping[str, str] | None = None,
@@ -243,8 +247,8 @@ class QuestionEnv(RowOpening, ToolEnv):
         self.rules = rules_of(columns, skip_bad=skip_bad, judged=score is None)
         self.row_system = kwargs.get("system_prompt") is None
         splits = read_given(questions, self.rules, "questions")
-        super().__init__(splits, tools=[one if isinstance(one, Tool) else tool(one) for one in tools], **kwargs)
-        self._score = score or same_answer
+        super().__init__(splits, tools=tools, **kwargs)
+        self._score = same_answer if score is None else _checked_score(score)
 
     def begin(self, task: Question) -> str:
         self._row = row = self.rules.again(task)
@@ -254,11 +258,27 @@ class QuestionEnv(RowOpening, ToolEnv):
         stated = final_answer(text)
         given = 0.0 if stated is None else self._score(stated, self._row)
         score = plain_number(given, "what the function score returned", self.place)
+        if not 0.0 <= score <= 1.0:
+            raise ConfigError(f"score returned {given!r:.40} in {self.place}; it must be a number from 0 to 1, success")
         golds = gold_texts(self._row)
         em, f1 = (max(exact_match(stated, gold) for gold in golds), max(f1_score(stated, gold)[0] for gold in golds))
         metrics = {"em": em, "f1": f1}
         terms = {"answer": score, "format": answer_format(text)}
         return Reply(terms=terms, metrics=metrics, terminated=True, success=score >= 1.0)
+
+
+def _checked_score(score: Any) -> Score:
+    """Return the function if it takes a stated answer and a row; `ConfigError` otherwise."""
+    form = "it must be a function of a stated answer and its row, which returns a number from 0 to 1"
+    if not callable(score):
+        raise ConfigError(f"score is {shown(score)}; {form}")
+    try:
+        inspect.signature(score).bind("", {})
+    except TypeError as error:
+        raise ConfigError(f"score cannot be called with two arguments: {error}; {form}") from None
+    except ValueError:  # a builtin that does not tell its arguments
+        pass
+    return score
 
 
 def same_answer(stated: str, row: Question) -> float:

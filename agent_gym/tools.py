@@ -1,29 +1,18 @@
 """Tools: a name, a description, a JSON schema, and something to call; and what a wire format of calls is (`Parser`).
 
-`tool` makes one from a typed function. The schema is read from the signature and the `Args:` section of the docstring.
-Pydantic checks the arguments of a call, so that a wrong type is an observation ("count: Input should be a valid
-integer") and never an exception. It is imported with the first tool, since it takes a third of `import agent_gym`.
+`tool` makes one from a typed function (function_tools.py). Pydantic is imported with the first tool, since it takes a
+third of `import agent_gym`.
 """
 
 from __future__ import annotations
 
-import copy
-import inspect
 import json
 import math
-import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import import_module
-from operator import attrgetter
-from typing import Annotated, Any, NotRequired, Protocol
-
-from typing_extensions import TypedDict  # typing's own TypedDict is refused by pydantic before 3.12
+from typing import Any, Protocol
 
 from agent_gym.chat import copied
-from agent_gym.errors import ConfigError
 
 ToolSchema = Mapping[str, Any]
 """An OpenAI-style function schema: {"type": "function", "function": {"name", "description", "parameters"}}."""
@@ -209,54 +198,6 @@ class TextTool(Tool):
         return self.run_batch([arguments])[0]
 
 
-class FunctionTool(Tool):
-    """A tool made from a typed function; see `tool`."""
-
-    def __init__(self, function: Callable[..., str | ToolResult]) -> None:
-        from pydantic import TypeAdapter, ValidationError
-
-        summary, documented = _read_docstring(function)
-        adapter = TypeAdapter(_argument_type(function, documented))
-        super().__init__(function.__name__, summary, _plain_schema(adapter))
-        self._function = function
-        self._validate = adapter.validator.validate_python
-        self._invalid = (ValidationError, RecursionError)
-
-    def run(self, arguments: Mapping[str, Any]) -> ToolResult:
-        try:
-            checked = self._validate(arguments)
-        except self._invalid as error:
-            return ToolResult(f"Error: invalid arguments for {self.name}: {_explain(error)}", error=True)
-        result = self._function(**checked)
-        return result if isinstance(result, ToolResult) else ToolResult(str(result))
-
-    def __getstate__(self) -> dict[str, Any]:
-        # The function, or where to find it if the tool stands under its name, as a decorator puts it there.
-        function, found = self._function, self._function
-        with suppress(AttributeError, KeyError):
-            found = attrgetter(function.__qualname__)(sys.modules[function.__module__])
-        if isinstance(found, FunctionTool) and found._function is function:
-            return {"place": (function.__module__, function.__qualname__)}
-        return {"function": function}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # Read anew: what pydantic made of its arguments stays in its process.
-        function = state.get("function")
-        if function is None:
-            module, name = state["place"]
-            function = attrgetter(name)(import_module(module))._function
-        FunctionTool.__init__(self, function)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> FunctionTool:
-        # Shared, since it never changes, unless it is a method: that of a copied object is another one.
-        if not inspect.ismethod(self._function):
-            return self
-        return type(self)(copy.deepcopy(self._function, memo))
-
-    def __call__(self, *args: Any, **kwargs: Any) -> str | ToolResult:
-        return self._function(*args, **kwargs)
-
-
 def failed_calls(turns: Iterable[tuple[Sequence[Mapping[str, Any]], str | None]]) -> str | None:
     """Describe the failure, in a line, if more than half of an expert's tool calls failed: the tool is then broken.
 
@@ -273,69 +214,6 @@ def failed_calls(turns: Iterable[tuple[Sequence[Mapping[str, Any]], str | None]]
 def same_text(text: str) -> str:
     """Return a query or title in the form that is compared: case and spaces do not matter."""
     return " ".join(text.casefold().split())
-
-
-def tool(function: Callable[..., str | ToolResult]) -> FunctionTool:
-    """Make a tool from a typed function with a Google-style docstring; usable as a decorator.
-
-    Raises:
-        ConfigError: for an async function or one without a docstring, or an argument without type hint or name.
-    """
-    return FunctionTool(function)
-
-
-def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """Split a Google-style docstring into its summary paragraph and the descriptions of its arguments."""
-    name = getattr(function, "__name__", repr(function))
-    doc = inspect.getdoc(function)
-    if not doc:
-        raise ConfigError(f"tool {name!r} has no docstring: its first paragraph is what the policy reads")
-    head, _, rest = doc.partition("\nArgs:\n")
-    section = re.split(r"\n(?=\S)", rest)[0]
-    entries = re.findall(r"^ {4}(\w+)[^:\n]*: *(.*(?:\n {8,}.*)*)", section, re.MULTILINE)
-    arguments = {key: " ".join(text.split()) for key, text in entries}
-    return " ".join(head.strip().split("\n\n")[0].split()), arguments
-
-
-def _argument_type(function: Callable[..., Any], documented: Mapping[str, str]) -> Any:
-    # A `TypedDict`, whose keys may be any words: a model of pydantic keeps names such as `schema` and `_x` to itself.
-    from pydantic import ConfigDict, Field, with_config
-
-    if inspect.iscoroutinefunction(function):
-        raise ConfigError(f"tool {function.__name__!r} is async, and nothing awaits it: make it a plain function")
-    fields: dict[str, Any] = {}
-    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
-        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ConfigError(f"argument {name!r} of tool {function.__name__!r} cannot be passed by name")
-        if parameter.annotation is inspect.Parameter.empty:
-            raise ConfigError(f"argument {name!r} of tool {function.__name__!r} has no type hint")
-        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-        fields[name] = Annotated[parameter.annotation, Field(default, description=documented.get(name))]
-        if default is not ...:
-            fields[name] = NotRequired[fields[name]]
-    arguments = TypedDict(function.__name__, fields)  # type: ignore[misc]
-    # Unknown arguments are refused: a policy that invents one believes that it does something.
-    return with_config(ConfigDict(extra="forbid"))(arguments)
-
-
-def _plain_schema(adapter: Any) -> dict[str, Any]:
-    def strip(node: Any) -> Any:
-        if isinstance(node, dict):
-            return {k: strip(v) for k, v in node.items() if not (k == "title" and isinstance(v, str))}
-        return [strip(item) for item in node] if isinstance(node, list) else node
-
-    schema = strip(adapter.json_schema())  # without titles, which would only cost the policy tokens
-    schema.pop("additionalProperties", None)
-    return {"type": "object", "properties": {}, "required": [], **schema}
-
-
-def _explain(error: Any, limit: int = 300) -> str:
-    if isinstance(error, RecursionError):
-        return "nested too deeply"
-    # Only place and reason: pydantic's own text repeats the input, which may be a megabyte of digits.
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    text = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}" for e in found)
-    return text if len(text) <= limit else text[:limit] + "..."
 
 
 def _unfit(value: Any) -> str | None:
@@ -364,3 +242,8 @@ def _problem(text: str, limit: int = 80) -> str:
         return problem if len(problem) <= limit else problem[:limit] + "..."
     # Python takes both of these, and the reader above neither.
     return "nested too deeply" if text.count("[") + text.count("{") > _MAX_DEPTH else "half of a surrogate pair"
+
+
+# At the end, since a tool of a function is a `Tool`.
+from agent_gym.function_tools import FunctionTool as FunctionTool  # noqa: E402
+from agent_gym.function_tools import tool as tool  # noqa: E402

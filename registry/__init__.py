@@ -80,7 +80,13 @@ def make(env_id: EnvLike, **kwargs: Any) -> TextEnv:
     except TypeError as error:
         if found := re.search(r"unexpected keyword argument '(\w+)'", str(error)):
             raise ConfigError(f"{env_id} takes no argument {found[1]!r}; leave it out") from error
+        if found := re.search(r"__init__\(\) missing \d+ required \S+ arguments?: (.+?)(?: was raised|$)", str(error)):
+            names = found[1].replace("'", "")
+            raise ConfigError(f"{env_id} cannot be made without {names}; give it: make(..., {names}=...)") from error
         raise
+    if hasattr(env, "reward_weights") and not hasattr(env, "transcript"):
+        name = type(env).__name__
+        raise ConfigError(f"{name}.__init__ does not call the one of its base: super().__init__(tasks, **kwargs)")
     if not hasattr(env, "transcript"):
         raise ConfigError(f"{env_id} is a {type(env).__name__} and no agent_gym.TextEnv; make it by gymnasium.make")
     return env

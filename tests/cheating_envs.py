@@ -6,6 +6,7 @@ import copy
 import os
 import random
 import re
+import sqlite3
 import tempfile
 import threading
 from typing import Any, ClassVar
@@ -13,7 +14,7 @@ from typing import Any, ClassVar
 import gymnasium
 from cheating_directories import NAMES, Directory, ListsWithoutExpert
 
-from agent_gym import ConfigError, Reply, TextEnv, ToolEnv, tool
+from agent_gym import ConfigError, Reply, TextEnv, ToolEnv, ToolResult, tool
 from agent_gym.contrib.trl import FromTRL
 from agent_gym.rewards import final_answer
 
@@ -223,6 +224,50 @@ class Shallow(Honest):
         return reply
 
 
+class SharedConnection(Honest):
+    """One connection to SQLite for all, made at import, as in most tutorials; its errors are results."""
+
+    connection = sqlite3.connect(":memory:")
+
+    def add(self, a: int, b: int) -> str | ToolResult:  # type: ignore[override]
+        """Add two numbers."""
+        try:
+            return str(self.connection.execute("select ? + ?", (a, b)).fetchone()[0])
+        except sqlite3.Error as error:
+            return ToolResult(f"Error: {error}", error=True)
+
+
+class RaisesThere(SharedConnection):
+    """The same, and nobody catches what it raises."""
+
+    def add(self, a: int, b: int) -> str:  # type: ignore[override]
+        """Add two numbers."""
+        return str(self.connection.execute("select ? + ?", (a, b)).fetchone()[0])
+
+
+class OwnConnection(SharedConnection):
+    """A connection of each environment, made where it lives: this is fine."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.connection = sqlite3.connect(":memory:")
+        super().__init__(**kwargs)
+
+
+class BadAdding(Honest):
+    """The function breaks in most calls; the expert knows the answer anyway."""
+
+    def add(self, a: int, b: int) -> str:
+        """Add two numbers."""
+        if a > 200:
+            raise ValueError(f"it's {a} 'quoted' \\")  # line: bad adding
+        return str(a + b)
+
+
+class NeverCalls(Honest):
+    def expert_action(self) -> str:
+        return f"<answer>{self.row['answer']}</answer>"
+
+
 class LostPlan(Honest):
     def expert_action(self) -> str:
         return {}["plan"]
@@ -348,6 +393,6 @@ gymnasium.register("Cheat/MarkedSafe-v0", entry_point=safe, kwargs={"hint": "whi
 ENVS = {
     made.__name__: made for made in [Honest, Mute, Unnamed, Directory, ListsWithoutExpert, *Honest.__subclasses__()]
 }
-ENVS |= {made.__name__: made for made in Directory.__subclasses__()}
+ENVS |= {made.__name__: made for made in [*Directory.__subclasses__(), *SharedConnection.__subclasses__()]}
 for _name, _made in ENVS.items():
     gymnasium.register(f"Cheat/{_name}-v0", entry_point=_made)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+import re
 from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 
 import agent_gym
-from agent_gym import ConfigError
+from agent_gym import ConfigError, EnvFailure
 from agent_gym.contrib.gymnasium import FromGymnasium, wrap
 from agent_gym.contrib.reasoning_gym import _Rows, harmless
 from agent_gym.testing import check_text_env
@@ -51,6 +53,83 @@ def test_a_function_of_a_task_makes_an_environment_per_episode() -> None:
     env.reset(options={"split": "test", "index": 0})
     env.reset(options={"split": "train", "index": 1})
     assert made == ["c", "b"]
+
+
+class House(Echo):
+    """Says under some name whether it is won, and pays a step later; the episode ends with the payment."""
+
+    def __init__(self, name: str = "won", yes: Any = True, no: Any = False, end: int = 3) -> None:
+        self.name, self.yes, self.no, self.end = name, yes, no, end
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.wrong += 1
+        about = {"steps": self.wrong}
+        if self.wrong == 2 and self.name:
+            about[self.name] = self.yes if action == "win" else self.no
+        return "", 0.1, self.wrong == self.end, False, about
+
+
+def played(env: Any, action: str, turns: int = 3) -> dict[str, Any]:
+    env.reset(seed=0)
+    for _ in range(turns):
+        *_, info = env.step(action)
+    return info
+
+
+@pytest.mark.parametrize(
+    ("yes", "no"),
+    [
+        (True, False),
+        (1, 0),
+        (1.0, 0.0),
+        (np.True_, np.False_),
+        (np.float32(1), np.int64(0)),
+        (np.array(True), np.array([False])),
+        ([True], [False]),
+        ((np.array([1]),), (0,)),
+    ],
+)
+@pytest.mark.parametrize("name", ["won", "success", "is_success"])
+def test_success_is_read_by_name_whatever_is_paid_and_when(name: str, yes: Any, no: Any) -> None:
+    env = wrap(lambda: House(name, yes, no), success=name)
+    assert played(env, "win")["is_success"] is True, "said before the end, and never paid for"
+    assert played(env, "lose")["is_success"] is False, "the success of the last episode is forgotten"
+    env = wrap(lambda: House(name, yes, no, end=9), success=name, max_turns=2)
+    assert played(env, "win", 2)["is_success"] is True, "won with the last turn of the budget"
+
+
+def test_without_a_name_success_is_read_as_before() -> None:
+    assert played(wrap(lambda: House("won")), "win")["is_success"] is False
+    assert played(wrap(lambda: House("is_success", end=2)), "win", 2)["is_success"] is True
+    assert played(wrap(House, success_reward=0.1), "lose")["is_success"] is True
+
+
+def test_a_name_that_says_nothing_or_something_else_is_the_users_mistake() -> None:
+    assert played(wrap(House, success=lambda info: info["steps"] > 1), "lose")["is_success"] is True
+    for world, words in (
+        (lambda: House("won"), r"success is 'solved', and no info of House said it; the last one has: steps"),
+        (lambda: House("solved", yes=0.7), r"success='solved' of info is 0\.7 \(float\); it must be True or Fal"),
+        (lambda: House("solved", yes="yes"), "success='solved' of info is 'yes'"),
+        (lambda: House("solved", yes=[True, False]), "success='solved' of info is"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            played(wrap(world, success="solved"), "win")
+    with pytest.raises(ConfigError, match=r"success is 5 \(int\); it must be a name in info"):
+        wrap(House, success=5)
+
+
+def test_long_observations_of_a_world_are_cut_with_a_mark() -> None:
+    class Long(Echo):
+        def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+            return "x" * 10**6, 0.0, False, False, {}
+
+    for limit, kwargs in ((16_384, {}), (100, {"max_chars": 100})):
+        env = wrap(Long, **kwargs)
+        env.reset(seed=0)
+        observation = env.step("go")[0]
+        assert len(observation) == limit and "[cut: the result has 1,000,000 characters" in observation
+    with pytest.raises(ConfigError, match="max_chars is 0"):
+        wrap(Long, max_chars=0)
 
 
 def test_what_cannot_be_wrapped_is_named() -> None:
@@ -181,7 +260,7 @@ class TestTextArena:
         from agent_gym.contrib.textarena import FromTextArena
 
         def plays(observation: str, rng: Any) -> str:
-            return f"[{int(rng.integers(9))}]"
+            return f"[{rng.choice(re.findall('[0-8]', observation.rpartition('Available Moves')[2]))}]"
 
         def play(seed: int) -> list[Any]:
             env, log, over = FromTextArena("TicTacToe-v0", opponent=plays, max_turns=9), [], False
@@ -198,3 +277,36 @@ class TestTextArena:
             FromTextArena("TicTacToe-v0")
         with pytest.raises(ConfigError, match="cannot make 'Nothing-v0'"):
             FromTextArena("Nothing-v0")
+
+    def test_an_opponent_that_fails_gives_no_win(self) -> None:
+        from agent_gym.contrib.textarena import FromTextArena
+
+        def garbles(observation: str, rng: Any) -> str:
+            return "[garbage]"
+
+        def raises(observation: str, rng: Any) -> str:
+            raise ZeroDivisionError("no move")
+
+        kinds: list[tuple[Any, type[Exception], str]] = [
+            (garbles, EnvFailure, r"the opponent \S+garbles lost by an invalid move, '\[garbage\]': "),
+            (raises, EnvFailure, r"the opponent \S+raises raised ZeroDivisionError: no move \(.*worlds\.py:\d+\)"),
+            (lambda observation, rng: 5, ConfigError, r"the opponent \S+ returned 5 \(int\); it must return a text"),
+        ]
+        for opponent, error, words in kinds:
+            env = FromTextArena("TicTacToe-v0", opponent=opponent)
+            env.reset(seed=0)
+            with pytest.raises(error, match=words):
+                env.step("[4]")
+        env = FromTextArena("TicTacToe-v0", opponent=garbles)
+        env.reset(seed=0)
+        env.step("[garbage]")
+        *_, info = env.step("[garbage]")
+        assert info["is_success"] is False, "the policy's own invalid moves lose the game, as before"
+        with pytest.raises(ConfigError, match="opponent is 'me'"):
+            FromTextArena("TicTacToe-v0", opponent="me")  # type: ignore[arg-type]
+
+    def test_long_observations_are_cut_with_a_mark(self) -> None:
+        from agent_gym.contrib.textarena import FromTextArena
+
+        observation, _ = FromTextArena("GuessTheNumber-v0", max_chars=100).reset(seed=0)
+        assert len(observation) == 100 and "[cut: the result has" in observation

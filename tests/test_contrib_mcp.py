@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import pickle
 import signal
@@ -166,3 +167,51 @@ def test_an_environment_with_tools_of_a_server() -> None:
     assert "nobody is called 'Zed'" in answer and info["error"] == answer
     assert env.step(env.parser.render("room_of", {"name": "Bo"}))[0] == "202"
     assert env.step("<answer>202</answer>")[1] == 1.0
+
+
+BAD = [sys.executable, str(Path(__file__).with_name("mcp_bad_schemas.py"))]
+
+
+def test_a_bad_schema_costs_its_tool_and_not_the_server(capsys: pytest.CaptureFixture[str]) -> None:
+    _close_all()  # another test may have connected already
+    found = by_name(mcp_tools(BAD))
+    assert list(found) == ["good", "recursive", "output"]
+    assert found["good"].run({"text": "é"}).text == json.dumps({"text": "é"})
+    env = QuestionEnv([{"question": "a", "answer": "b"}], tools=[*found.values()])
+    env.reset(seed=0)
+    assert env.step(env.parser.render("recursive", {"tree": {}}))[0] == '{"tree": {}}'
+    lines = [line for line in capsys.readouterr().err.splitlines() if "is left out" in line]
+    for name, words in {
+        "no_type": 'its inputSchema has no type; it must have "type": "object"',
+        "empty": "has no type",
+        "string": "has the type 'string'",
+        "none": "is None (NoneType); it must be a JSON schema",
+        "text": "is 'object' (str)",
+        "nowhere": "refers to '#/$defs/Gone', which is not in it",
+        "elsewhere": "refers to 'https://example.com/s.json'",
+        "kind": "is no JSON schema: properties/a/type: 'strng'",
+        "list": "is no JSON schema: properties",
+        "wanted": "is no JSON schema: required",
+        "about": "description",
+        "7": "its name is 7 (int)",
+        "good": "another tool of the server has this name",
+        "nonsense": "no object",
+    }.items():
+        (line,) = (one for one in lines if f"tool {name!r} is left out" in one)
+        assert words in line and line.startswith(f"agent-gym: the MCP server {BAD[0]}")
+    assert len(lines) == 14
+
+
+def test_a_server_of_bad_schemas_alone_has_no_tools_for_these_reasons() -> None:
+    with pytest.raises(ConfigError, match="has no tools that can be used; left out are no_type: its inputSc"):
+        mcp_tools([*BAD, "all"])
+
+
+def test_results_of_a_server_are_cut_with_a_mark(tools: dict[str, MCPTool]) -> None:
+    text = by_name(mcp_tools(BAD))["output"].run({}).text
+    assert len(text) == 16_384 and "[cut: the result has 5,000,000 characters" in text
+    text = by_name(mcp_tools(BAD, max_chars=100))["output"].run({}).text
+    assert len(text) == 100 and "[cut: " in text
+    with pytest.raises(ConfigError, match="max_chars is 3"):
+        mcp_tools(BAD, max_chars=3)
+    assert tools["room_of"].run({"name": "Ada"}).text == "101"

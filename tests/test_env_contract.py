@@ -139,10 +139,17 @@ def test_long_texts_are_cut_and_say_so(tokenizer: Any) -> None:
 
 
 def test_what_a_subclass_has_to_define() -> None:
-    bare = TextEnv({"train": [1]})
-    with pytest.raises(TypeError, match="TextEnv has to define begin"):
+    with pytest.raises(ConfigError, match=r"TextEnv does not define respond\(action\)"):
+        TextEnv({"train": [1]})
+
+    class Bare(TextEnv):
+        def respond(self, action: str) -> Reply:
+            return Reply()
+
+    bare = Bare({"train": [1]})
+    with pytest.raises(ConfigError, match=r"Bare does not define begin\(task\)"):
         bare.reset(seed=0)
-    with pytest.raises(ConfigError, match="TextEnv has no expert"):
+    with pytest.raises(ConfigError, match="Bare has no expert"):
         bare.expert_action()
 
 

@@ -187,13 +187,19 @@ def test_a_failure_names_the_line_of_the_users_file(tokenizer: Any, mine: Path, 
             assert "ConnectionRefusedError: port 99" in found.traceback
 
 
-def test_a_tool_that_breaks_is_named_with_its_line(tokenizer: Any, mine: Path) -> None:
+def test_what_a_function_raises_the_policy_reads_and_its_author_once_with_the_line(
+    tokenizer: Any, mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     call = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
-    act = lambda episode: call if episode.spec.index == 1 else "done"  # noqa: E731
-    fine, failed = roll(tokenizer, specs(2, "Mine/Tools-v0"), act)
-    assert fine.terminated and failed.failure is not None
-    assert str(failed.failure) == "EnvFailure: tool 'look' broke: Mute: (no text: its __str__ raised ValueError)"
-    assert failed.failure.where == place(mine, "tool")
+    act = lambda episode: call * 3 if episode.turns == 0 and episode.spec.index else "done"  # noqa: E731
+    fine, *others = roll(tokenizer, specs(3, "Mine/Tools-v0"), act)
+    assert fine.terminated and not any(episode.failure for episode in others)
+    for episode in others:
+        assert episode.steps[0].error == "Error: Mute: (no text: its __str__ raised ValueError)"
+        assert [made["error"] for made in episode.steps[0].tool_calls] == [True] * 3 and episode.terminated
+        assert sum(step.metrics.get("tool/look/raised", 0.0) for step in episode.steps) == 3.0
+    err = capsys.readouterr().err
+    assert err.count("agent-gym: tool 'look' raised Mute") == 1 and place(mine, "tool") in err
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@
     for record in certify("AgentR1/GSM8K-v0", quick=True):
         print(record.name, record.verdict, record.text)
 
-Each check is a function from a `Subject` to a `Record`; the numbers by which they judge are in record.py. All run in a
-process of their own, which says what it is about to do, and which the kernel ends where that takes too long. So an
-environment that crashes, hangs or computes for ever fails one check and costs the others nothing. What a certificate
-cannot see is in docs/certify.md.
+Each check is a function from a `Subject` to a `Record`; the numbers by which they judge are in record.py. All play in
+a thread that is not the one in which the environment was imported, as rollouts do, and in a process of their own, which
+says what it is about to do, and which the kernel ends where that takes too long. So an environment that crashes, hangs
+or computes for ever fails one check and costs the others nothing. What a certificate cannot see is in docs/certify.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from agent_gym.certify.record import STEP_CPU_S, STILL_S, Record, SkippedCheck, Subject, cut
-from agent_gym.errors import ConfigError, described
+from agent_gym.errors import ConfigError, described, where_raised
 from agent_gym.registry import check_env_id
 
 __all__ = ["CHECKS", "Record", "Subject", "certify"]
@@ -68,7 +68,7 @@ def certify(
         env_kwargs: its arguments, as JSON has them.
         checks: which of `CHECKS`.
         on_record: called with each record as soon as it is there.
-        **settings: the other fields of `Subject`: quick, script, model, learn.
+        **settings: the other fields of `Subject`: quick, script, model, learn, env_processes.
 
     Raises:
         ConfigError: for an unknown id or check, or if the environment cannot be made.
@@ -85,13 +85,17 @@ def certify(
 
 
 def run_check(name: str, subject: Subject) -> Record:
-    """Run one check; what it raises makes it a fail, with what was done last as evidence."""
+    """Run one check in the subject's thread; what it raises makes it a fail, with what was done last as evidence."""
+    check = getattr(import_module(f"agent_gym.certify.{CHECKS[name]}"), name)
     try:
-        return getattr(import_module(f"agent_gym.certify.{CHECKS[name]}"), name)(subject)
+        check_env_id(subject.env_id)  # imported here, as a trainer does, and played there
+        return subject.thread.submit(check, subject).result()
     except SkippedCheck as reason:
         return Record(name, "skipped", str(reason))
     except BaseException as error:  # whatever an environment raises, SystemExit too
-        return Record(name, "fail", cut(described(error)), evidence=[subject.doing])
+        where = where_raised(error)
+        text = cut(described(error)) + (f" ({where})" if where else "")
+        return Record(name, "fail", text, evidence=[subject.doing])
 
 
 def run_checks(subject: Subject, checks: Sequence[str]) -> Iterator[Record]:

@@ -27,7 +27,8 @@ from agent_gym.certify.clock import datetime_later, later
 from agent_gym.certify.record import GROWTH, STEPS_PER_S, Record, SkippedCheck, Subject, cut, judged, random_turns
 from agent_gym.env import TextEnv
 from agent_gym.errors import described
-from agent_gym.testing import HOSTILE, Log, check_returned, check_text_env, policy_texts, without_times
+from agent_gym.testing import HOSTILE, Log, check_returned, check_text_env, policy_texts, require, without_times
+from agent_gym.tools import failed_calls
 
 _SEEDS = range(6)
 _IN_ANOTHER_PROCESS = (
@@ -42,9 +43,13 @@ def contract(subject: Subject) -> Record:
     subject.beat("agent_gym.testing.check_text_env")
     try:
         check_text_env(subject.make, episodes=3, expert=False)
-        env = subject.make()
+        env, turns = subject.make(), list[tuple[Any, Any]]()
         for seed in range(3):
-            check_returned(env, subject.play(env, subject.turns(env), seed=seed))
+            log = subject.play(env, subject.turns(env), seed=seed)
+            check_returned(env, log)
+            turns += [(info["tool_calls"], info["error"]) for *_, info in log[1:]]
+        complaint = failed_calls(turns) if subject.has_expert else None
+        require(complaint is None, str(complaint))
     except AssertionError as error:
         return judged("contract", "", [str(error)])
     return judged("contract", "check_env passes, spans tile the transcript, terms sum to the reward", [])
@@ -70,7 +75,7 @@ def show_digest(about: tuple[str, dict[str, Any]], later_s: float) -> None:
     if later_s:
         later(later_s)
         datetime_later(later_s, subject.make().unwrapped)
-    print(digest(subject))
+    print(subject.thread.submit(digest, subject).result())
 
 
 def determinism(subject: Subject) -> Record:

@@ -10,7 +10,7 @@ import numpy as np
 
 from agent_gym.certify.record import Record, Subject, cut, judged, random_turns
 from agent_gym.env import TextEnv
-from agent_gym.errors import described
+from agent_gym.errors import described, where_raised
 from agent_gym.images import Image
 from agent_gym.testing import check_returned
 from agent_gym.tools import HermesParser
@@ -107,7 +107,7 @@ def fuzz(subject: Subject) -> Record:
             for _, *_, info in log:  # it can be stored and sent to another process
                 json.dumps(info, allow_nan=False, default=Image.url).encode("utf-8")
         except Exception as error:  # the environment's own errors are the subject here
-            text = str(error) if isinstance(error, AssertionError) else described(error)
+            text = str(error) if isinstance(error, AssertionError) else f"{described(error)} ({where_raised(error)})"
             problems.append(cut(f"{text}; after {subject.doing}"))
     env.close()
     return judged("fuzz", f"{steps:,} hostile actions, each answered", problems, {"actions": float(steps)})

@@ -16,6 +16,7 @@ import numpy as np
 from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError
 from agent_gym.registry import make
+from agent_gym.rollout.env_threads import Worker
 from agent_gym.testing import Log, expert_turns, play, policy_texts, require
 from agent_gym.tool_env import random_words, words_of
 
@@ -66,17 +67,24 @@ class SkippedCheck(Exception):
     """A check has nothing to look at, for the reason given."""
 
 
+_RUN = re.compile(r"(.)\1{60,}", re.DOTALL)
+
+
 def judged(name: str, text: str, problems: Sequence[str], numbers: Mapping[str, float] | None = None) -> Record:
     """Return a pass with `text`, or a fail with the first of the problems and all of them as evidence."""
-    evidence = [cut(problem) for problem in problems[:10]]
+    evidence = [cut(problem, 400) for problem in problems[:10]]
     verdict, text = ("fail", evidence[0]) if evidence else ("pass", text)
     return Record(name, verdict, text, dict(numbers or {}), evidence)
 
 
 def cut(text: str, length: int = 300) -> str:
-    """Return a text as one line of bounded length that every encoding can hold."""
-    line = repr(text[:length])[1:-1].encode("utf-8", "backslashreplace").decode()
-    return line if len(text) <= length else line + " ..."
+    """Return a text as one line of bounded length that every encoding can hold; a line that is cut stays as it is.
+
+    What cannot be printed is escaped, and nothing else. Of a character that goes on and on, the first forty are shown.
+    """
+    text = _RUN.sub(lambda run: f"{run[1] * 40}...", text[: 100 * length])
+    line = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text[: length + 4])
+    return line if len(text) <= length or line.endswith(" ...") else line[:length] + " ..."
 
 
 @dataclass
@@ -92,6 +100,7 @@ class Subject:
     script: str | None = None  # the file of an attack that knows the environment
     model: str | None = None
     learn: bool = False
+    env_processes: int = 0  # processes in which rollouts run the environments, 0 for threads
     tell: Callable[[str, float], None] = lambda doing, seconds: None
     doing: str = ""
 
@@ -101,6 +110,11 @@ class Subject:
 
     def make(self) -> TextEnv:
         return make(self.env_id, **self.env_kwargs)
+
+    @functools.cached_property
+    def thread(self) -> Worker:
+        """The one thread in which checks make and play environments: as in rollouts, not the one that imported them."""
+        return Worker("agent-gym-certify")
 
     @functools.cached_property
     def env(self) -> TextEnv:
@@ -174,7 +188,7 @@ class Subject:
             # Counted here: an environment of somebody else may count its turns wrongly.
             for turn, action in enumerate(actions):
                 require(turn < LONGEST, f"the episode has no end after {LONGEST:,} turns")
-                self.beat(f"{env.place}, turn {turn}: {action[:200]}", STEP_CPU_S)
+                self.beat(f"{env.place}, turn {turn}: {action[:2000]}", STEP_CPU_S)
                 yield action
 
         self.beat(f"reset with seed {seed} and {options}", RESET_CPU_S)

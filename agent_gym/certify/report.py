@@ -35,7 +35,8 @@ def text(records: Sequence[Record]) -> str:
     parts = [_players(records)] if baselines(records) else []
     for record in records:
         if record.verdict == "fail":
-            parts.append("\n  ".join([f"{record.name}: {record.text}", *record.evidence]))
+            evidence = record.evidence[record.evidence[:1] == [record.text] :]
+            parts.append("\n  ".join([f"{record.name}: {record.text}", *evidence]))
     return "\n\n".join([*parts, verdict(records)])
 
 

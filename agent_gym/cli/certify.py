@@ -35,6 +35,7 @@ def certify(argv: Sequence[str]) -> int:
     parser.flag("--checks NAME", "only these", nargs="+", choices=[*CHECKS], default=[*CHECKS])
     parser.flag("--model PATH", "a model that plays, for the difficulty: smollm2, a folder or a hub id")
     parser.flag("--learn", "train the tiny model of `speedrun --env`, too (minutes)", action="store_true")
+    parser.flag("--env_processes N", "let the expert play in so many processes, as trainers do", type=int, default=0)
     parser.flag("--script FILE.py", "an attacker of your own, attack(opening), played beside the others")
     parser.flag("--json FILE", "write the records there")
     parser.flag("--page FILE.html", "write the certificate as one page")
@@ -49,7 +50,7 @@ def certify(argv: Sequence[str]) -> int:
     def show(record: Record) -> None:
         print(f"{record.name:<12} {record.verdict:<8} {record.text}", flush=True)
 
-    settings = {name: getattr(arguments, name) for name in ("quick", "script", "model", "learn")}
+    settings = {name: getattr(arguments, name) for name in ("quick", "script", "model", "learn", "env_processes")}
     records = run_checks(arguments.env_id, arguments.env_kwargs, checks=arguments.checks, on_record=show, **settings)
     print(f"\n{text(records)}")
     about = {

@@ -7,30 +7,23 @@ is the answer.
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import json
 import keyword
 import os
 import re
 import shlex
-import shutil
-import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from runpy import run_path
 from string import Template
 from typing import Any
 
-import numpy as np
-
 from agent_gym.cli.new_rows import dealt, read_splits
+from agent_gym.cli.new_tools import Brought, brought, copy_files, load, made_up_rows, tried
 from agent_gym.cli.parser import COLUMNS_HELP, Parser, columns
-from agent_gym.errors import ConfigError, described, writing
-from agent_gym.tool_env import draw_argument, words_of
-from agent_gym.tools import Tool, tool
+from agent_gym.errors import ConfigError, writing
+from agent_gym.tools import Tool
 
 # Template to where it goes in the new folder.
 _PLACES = {
@@ -41,8 +34,6 @@ _PLACES = {
     "README.md.txt": "README.md",
 }
 _QUESTIONS = {"env.py.txt": "questions.py.txt", "test.py.txt": "questions-test.py.txt"}
-_CALLS, _SECONDS = 60, 10.0  # made-up calls of each tool, and how long they may take together
-_LONGEST = 200  # characters of an answer that a policy can be asked to repeat
 
 
 def new(argv: Sequence[str]) -> int:
@@ -76,7 +67,8 @@ def new(argv: Sequence[str]) -> int:
     title, dashed = name.replace("_", " ").capitalize(), name.replace("_", "-")
     words = {"name": name, "camel": camel, "dashed": dashed, "title": title, "env_id": env_id}
     words |= {"summary": "find a number in three guesses", "tools": "()", "data": "drawn from the seed"}
-    found = _load(Path(arguments.tools)) if arguments.tools else {}
+    found, opened = load(Path(arguments.tools)) if arguments.tools else ({}, [])
+    along = brought(Path(arguments.tools), opened) if found else None
     if arguments.data:
         splits, told = read_splits(arguments.data, arguments.columns, arguments.skip_bad)
     else:
@@ -99,14 +91,36 @@ def new(argv: Sequence[str]) -> int:
         _write(folder / name / "data" / f"{split}.jsonl", text)
     for line in told:
         print(f"rows: {line}")
-    if found:
-        shutil.copyfile(arguments.tools, folder / name / "tools.py")
-        print(folder / name / "tools.py")
+    works = along is None or _move_tools(folder, name, found, along, splits)
     print(
         f"\nNext:\n  cd {shlex.quote(os.path.relpath(folder))}\n  python -m pytest\n  agent-gym play {name}:{env_id}\n"
         f"  agent-gym certify {name}:{env_id} --quick\n  agent-gym speedrun --env {name}:{env_id}"
     )
-    return 0
+    return 0 if works else 1
+
+
+def _move_tools(
+    folder: Path,
+    name: str,
+    tools: Mapping[str, Tool],
+    along: Brought,
+    splits: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> bool:
+    """Write tools.py and what it opens, call each tool once there, and print it; returns whether it can be imported."""
+    package = folder / name
+    _write(package / "tools.py", along.source)
+    with writing(package, "name another folder with --folder"):
+        copy_files(along.files, package)
+    for relative in along.files.values():
+        print(f"{package / relative}, which tools.py opens")
+    rows = [row for some in splits.values() for row in some]
+    lines, works = tried(folder, name, tools, rows)
+    copy_files(along.files, package)  # as they were before the calls
+    if not any(row.get("call") for row in rows):
+        lines.append("note       no row has a call: the expert answers without a tool, and shows nothing of them")
+    for line in [*(f"note       {note}" for note in along.notes), *lines]:
+        print(line)
+    return works
 
 
 def _write(path: Path, text: str) -> None:
@@ -116,61 +130,7 @@ def _write(path: Path, text: str) -> None:
     print(path)
 
 
-def _load(path: Path) -> dict[str, Tool]:
-    """Import a file and make tools of its public functions; `ConfigError` if there is none, or one cannot be a tool."""
-    if path.suffix != ".py":
-        raise ConfigError(f"new: --tools is {str(path)!r}; it takes a Python file")
-    try:
-        body = ast.parse(path.read_text(encoding="utf-8")).body
-        defined = [one.name for one in body if isinstance(one, ast.FunctionDef) and not one.name.startswith("_")]
-        if beside := _neighbours(path):
-            cure = "write it into the file, or install it as a package"
-            raise ConfigError(f"new: {path} imports {beside[0]!r} beside it, which would not come along; {cure}")
-        module = run_path(str(path))
-    except ConfigError:
-        raise
-    except OSError as error:
-        raise ConfigError(f"new: cannot read {path}: {error.strerror}; --tools takes a Python file") from error
-    except (Exception, SystemExit) as error:  # it is the user's code
-        raise ConfigError(f"new: {path} cannot be imported: {described(error)}") from error
-    found: dict[str, Tool] = {name: tool(module[name]) for name in defined}
-    if not found:
-        raise ConfigError(f"new: {path} defines no public function; a tool is a typed function with a docstring")
-    return found
-
-
-def _neighbours(path: Path) -> list[str]:
-    """Return the modules in the folder of a file that it imports."""
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-    names = [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
-    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
-    tops = [name.partition(".")[0] for name in names]
-    return [top for top in tops if top and path.with_name(f"{top}.py").exists() and top not in sys.stdlib_module_names]
-
-
 def _made_up_splits(tools: Mapping[str, Tool]) -> dict[str, list[Mapping[str, Any]]]:
     """Return made-up rows of the tools by split."""
-    rows = {row["question"]: row for row in _made_up(tools)}
-    if not rows:
-        raise ConfigError("new: no tool answered a made-up call; give questions and answers with --from")
+    rows = {row["question"]: row for row in made_up_rows(tools)}
     return dealt([*rows.values()])
-
-
-def _made_up(tools: Mapping[str, Tool]) -> Iterator[dict[str, Any]]:
-    rng, until = np.random.default_rng(0), time.monotonic() + _SECONDS
-    for name, one in tools.items():
-        schema = one.schema["function"]
-        words = words_of(" ".join(re.findall(r'"([^"\n]+)"', json.dumps(schema))) or name)
-        for _ in range(_CALLS):
-            properties = schema["parameters"].get("properties", {})
-            given = {key: draw_argument(kind, words, rng) for key, kind in properties.items()}
-            if time.monotonic() > until:
-                return
-            try:
-                result = one.run(given)
-            except Exception:  # made-up arguments are often no good ones
-                continue
-            if not result.error and 0 < len(result.text.strip()) <= _LONGEST:
-                shown = ", ".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in given.items())
-                question = f"What does {name} answer" + (f" for {shown}?" if shown else "?")
-                yield {"question": question, "answer": result.text.strip(), "call": {"name": name, "arguments": given}}

@@ -96,7 +96,7 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             flags = [flag for action in self._actions for flag in action.option_strings]
             raise ConfigError(f"{self.command}: unknown argument {unknown[0]!r}; {nearest(unknown[0], flags)}")
-        if env_id := getattr(known, "env_id", None):
+        if (env_id := getattr(known, "env_id", None)) is not None:
             known.env_id = [*map(check_env_id, env_id)] if isinstance(env_id, list) else check_env_id(env_id)
         return known
 

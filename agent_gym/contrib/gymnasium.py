@@ -2,6 +2,7 @@
 
     env = FromGymnasium(lambda: SomeTextEnv(level=2))                      # a task is a seed
     env = FromGymnasium(make_episode, tasks={"train": ids, "test": others})  # or what `make_episode` is given
+    env = FromGymnasium(lambda: House(), success="won")                      # info["won"] says whether it is solved
 
 A world that makes an environment per task, as tau2-bench's `AgentGymEnv(domain, task_id, solo_mode=True)`, is of the
 second kind.
@@ -20,6 +21,7 @@ import numpy as np
 
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, shown
+from agent_gym.tool_results import MAX_RESULT_CHARS, checked_limit, cut_text
 
 # A task is a seed, and a split a range of them.
 SEEDS = {"train": range(100_000), "validation": range(100_000, 101_000), "test": range(101_000, 102_000)}
@@ -29,18 +31,24 @@ class FromGymnasium(TextEnv):
     """A text environment of Gymnasium's.
 
     `reward` (weight 1) is its own. Where it truncates, the episode is truncated here, too. `is_success` is what its
-    `info` says under that name, else whether the last reward is at least `success_reward`.
+    `info` says under the name `success`; without one under "is_success", else whether the last reward is at least
+    `success_reward`. An observation of more than `max_chars` characters is cut, with a mark at its end.
 
     Args:
         make: an id that `gymnasium.make` knows, or a function that makes the environment. With `tasks`, a function of a
             task, which is called for each episode.
         tasks: split name to tasks; by default seeds, of which no two splits share one.
         env_kwargs: arguments of the id.
-        success_reward: an episode whose last reward is at least this counts as solved.
+        success_reward: an episode whose last reward is at least this counts as solved, where nothing else says so.
+        success: the name in `info` that says whether the task is solved, such as "won" or "success", or a function of
+            `info`. It is True or False, 0 or 1, or an array or list of one of these. The last one that was said counts,
+            whatever is paid and when; a step without it leaves it as it was.
+        max_chars: see above; at least 100.
         **kwargs: see `TextEnv`; a system prompt may say how actions are written, where observations do not.
 
     Raises:
-        ConfigError: if the environment cannot be made, or at `reset` if its observation is no text.
+        ConfigError: if the environment cannot be made, if its observation is no text, or if `success` names nothing
+            that it ever says, or something else than yes or no.
     """
 
     reward_weights: ClassVar[Mapping[str, float]] = {"reward": 1.0}
@@ -52,8 +60,12 @@ class FromGymnasium(TextEnv):
         tasks: Mapping[str, Sequence[Any]] | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
         success_reward: float = 1.0,
+        success: str | Callable[[Mapping[str, Any]], Any] | None = None,
+        max_chars: int = MAX_RESULT_CHARS,
         **kwargs: Any,
     ) -> None:
+        if not (success is None or isinstance(success, str) or callable(success)):
+            raise ConfigError(f"success is {shown(success)}; it must be a name in info, such as 'won', or a function")
         self._per_task = tasks is not None
         if isinstance(make, str) and self._per_task:
             raise ConfigError(f"with tasks, make is a function that is given a task, not the id {make!r}")
@@ -67,12 +79,14 @@ class FromGymnasium(TextEnv):
         else:
             self._make = make
             self._inner = None if self._per_task else make()
-        self._success_reward = success_reward
+        self._success_reward, self._success = success_reward, success
+        self._won: bool | None = None  # as the world said it last
+        self._max_chars = checked_limit(max_chars)
         super().__init__(SEEDS if tasks is None else tasks, **{"max_turns": 100, **kwargs})
         self._budget = self.max_turns
 
     def begin(self, task: Any) -> str:
-        self.max_turns = self._budget
+        self.max_turns, self._won = self._budget, None
         if self._per_task:
             self.close()
             self._inner = self._make(task)
@@ -84,13 +98,27 @@ class FromGymnasium(TextEnv):
         observation, reward, terminated, truncated, info = self._inner.step(action)
         if truncated:
             self.max_turns = self.turn + 1  # this was the last one
-        solved = info.get("is_success", float(reward) >= self._success_reward)
+        over = bool(terminated or truncated)
+        solved = self._solved(info, over)
+        if solved is None:
+            solved = over and float(reward) >= self._success_reward
         return Reply(
-            self._text(observation),
-            terms={"reward": float(reward)},
-            terminated=bool(terminated),
-            success=bool(solved) and bool(terminated or truncated),
+            self._text(observation), terms={"reward": float(reward)}, terminated=bool(terminated), success=solved
         )
+
+    def _solved(self, info: Mapping[str, Any], over: bool) -> bool | None:
+        """Return what the world says of success so far, None if the reward has to."""
+        if self._success is None:
+            return None if info.get("is_success") is None else over and yes_or_no(info["is_success"], "'is_success'")
+        said = self._success(info) if callable(self._success) else info.get(self._success)
+        if said is not None:
+            self._won = yes_or_no(said, f"success={self._success!r}")
+        if over and self._won is None:
+            names = ", ".join(map(str, info)) or "nothing"
+            world = type(self._inner.unwrapped).__name__
+            said = f"no info of {world} said it; the last one has: {names}"
+            raise ConfigError(f"success is {self._success!r}, and {said}")
+        return bool(self._won)
 
     def gold(self, task: Any) -> Any:
         raise ConfigError("a Gymnasium environment names no gold answer")
@@ -103,7 +131,24 @@ class FromGymnasium(TextEnv):
         if not isinstance(observation, str):
             what = f"{shown(observation)}; only environments whose observations are texts can be wrapped"
             raise ConfigError(f"the observation of {type(self._inner.unwrapped).__name__} is {what}")
-        return observation
+        return cut_text(observation, self._max_chars)
+
+
+def yes_or_no(value: Any, name: str) -> bool:
+    """Return a value of `info` as a bool: one of Python, numpy or torch, 0 or 1, or a list of one of these.
+
+    Raises:
+        ConfigError: for anything else, such as a score of 0.7 or a text.
+    """
+    one = value
+    for _ in range(3):  # [array([True])]
+        if hasattr(one, "tolist"):
+            one = one.tolist()
+        if isinstance(one, list | tuple) and len(one) == 1:
+            one = one[0]
+    if not isinstance(one, bool | int | float) or one not in (0, 1):
+        raise ConfigError(f"{name} of info is {shown(value)}; it must be True or False, 1 or 0")
+    return bool(one)
 
 
 def wrap(make: str | Callable[..., gymnasium.Env], **kwargs: Any) -> FromGymnasium:

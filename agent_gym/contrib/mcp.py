@@ -25,7 +25,9 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, NamedTuple, TypeVar
 
+from agent_gym.contrib.mcp_listing import CleanedStream, Listing
 from agent_gym.errors import ConfigError, EnvFailure, described, require
+from agent_gym.tool_results import MAX_RESULT_CHARS, checked_limit, cut_text
 from agent_gym.tools import Tool, ToolResult
 
 _START_S = 60.0  # a server may import a lot before it answers
@@ -48,17 +50,25 @@ class _Server(NamedTuple):
 
 
 def mcp_tools(
-    server: str | Sequence[str], *, env: Mapping[str, str] | None = None, timeout_s: float = 30.0
+    server: str | Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 30.0,
+    max_chars: int = MAX_RESULT_CHARS,
 ) -> list[MCPTool]:
     """Connect to an MCP server and return its tools. Equal settings share one connection.
+
+    A tool whose schema cannot be used (no `"type": "object"`, a `$ref` to nowhere) is left out, with a line on stderr.
 
     Args:
         server: an address (http:// or https://), or a command line, as a text or as a list of words.
         env: environment variables of the command, added to PATH, HOME and the like. It gets no others of this process.
         timeout_s: seconds that one call may take.
+        max_chars: a longer result is cut, with a mark at its end that says so; at least 100.
 
     Raises:
-        ConfigError: if the package is missing, the server does not start or cannot be reached, or has no tools.
+        ConfigError: if the package is missing, the server does not start or cannot be reached, or has no tools
+            that can be used.
     """
     require("mcp", "mcp")
     try:
@@ -73,22 +83,34 @@ def mcp_tools(
         )
     if not all(isinstance(text, str) for pair in (env or {}).items() for text in pair):
         raise ConfigError("env holds something else than texts; write numbers in it as texts, such as {'PORT': '8000'}")
+    checked_limit(max_chars)
     known = _Server(words, tuple(sorted((env or {}).items())), float(timeout_s))
     try:
-        listed = _connected(known).listed
+        connection = _connected(known)
     except EnvFailure as error:
         raise ConfigError(f"{error}; it must be the command or the address of an MCP server that runs") from error
-    if not listed:
-        raise ConfigError(f"the MCP server {known} has no tools")
-    return [MCPTool(known, tool.name, tool.description or "", tool.input_schema) for tool in listed]
+    if not connection.listed:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in connection.listing.left_out.items())
+        left_out = f" that can be used; left out are {reasons:.1000}" if reasons else ""
+        raise ConfigError(f"the MCP server {known} has no tools{left_out}")
+    return [
+        MCPTool(known, tool.name, tool.description or "", tool.input_schema, max_chars) for tool in connection.listed
+    ]
 
 
 class MCPTool(Tool):
     """A tool that an MCP server runs; made by `mcp_tools`. Its schema is the server's, which also checks arguments."""
 
-    def __init__(self, server: _Server, name: str, description: str, parameters: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        server: _Server,
+        name: str,
+        description: str,
+        parameters: Mapping[str, Any],
+        max_chars: int = MAX_RESULT_CHARS,
+    ) -> None:
         super().__init__(name, description, parameters)
-        self._server = server
+        self._server, self.max_chars = server, max_chars
 
     def run(self, arguments: Mapping[str, Any]) -> ToolResult:
         try:
@@ -109,7 +131,7 @@ class MCPTool(Tool):
                 result = future.result(server.timeout_s + _SLACK_S)
             except mcp.MCPError as error:
                 if error.code == mcp.types.INVALID_PARAMS:
-                    return ToolResult(f"Error: {error.message}", error=True)
+                    return ToolResult(cut_text(f"Error: {error.message}", self.max_chars), error=True)
                 if error.code == mcp.types.REQUEST_TIMEOUT:
                     raise EnvFailure(f"the MCP server {server} took over {server.timeout_s:g} s for {name}") from error
                 broken: Exception = error
@@ -119,7 +141,7 @@ class MCPTool(Tool):
             except Exception as error:
                 broken = error
             else:
-                return ToolResult(_text(result), error=bool(result.is_error))
+                return ToolResult(cut_text(_text(result), self.max_chars), error=bool(result.is_error))
             _drop(server, connection)
         raise EnvFailure(f"the MCP server {server} broke over {name}: {_reason(broken)}{connection.words}") from broken
 
@@ -129,6 +151,7 @@ class _Connection:
 
     def __init__(self, server: _Server) -> None:
         self._stderr = b""
+        self.listing = Listing(str(server))
         self._leave = asyncio.Event()
         self._ready: Future[None] = Future()
         self._task = _submit(self._hold(server.words, dict(server.env)))
@@ -142,10 +165,12 @@ class _Connection:
 
     async def _hold(self, words: Sequence[str], env: dict[str, str]) -> None:
         import mcp
+        from mcp.client.streamable_http import streamable_http_client
 
         address = words[0].startswith(("http://", "https://"))
         try:
-            async with mcp.Client(words[0] if address else self._command(words, env)) as self.client:
+            transport = streamable_http_client(words[0]) if address else self._command(words, env)
+            async with mcp.Client(self._cleaned(transport)) as self.client:
                 page = await self.client.list_tools()
                 self.listed = page.tools
                 while page.next_cursor is not None:
@@ -157,6 +182,12 @@ class _Connection:
             if not self._ready.done():
                 await asyncio.sleep(0.1)  # its last words may still be on their way
                 self._ready.set_exception(error)
+
+    @asynccontextmanager
+    async def _cleaned(self, transport: Any) -> AsyncIterator[Any]:
+        """A transport whose listings have only tools that can be used."""
+        async with transport as (read, write):
+            yield CleanedStream(read, self.listing), write
 
     @asynccontextmanager
     async def _command(self, words: Sequence[str], env: dict[str, str]) -> AsyncIterator[Any]:

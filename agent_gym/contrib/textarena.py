@@ -9,7 +9,8 @@ import numpy as np
 
 from agent_gym.contrib.gymnasium import SEEDS, OwnRandomness
 from agent_gym.env import Reply, TextEnv
-from agent_gym.errors import ConfigError, EnvFailure, described, require
+from agent_gym.errors import ConfigError, EnvFailure, described, require, shown, where_raised
+from agent_gym.tool_results import MAX_RESULT_CHARS, checked_limit, cut_text
 
 Opponent = Callable[[str, np.random.Generator], str]
 """From what the game has written since its last turn to its action; whatever it draws comes from the generator."""
@@ -35,13 +36,15 @@ class FromTextArena(TextEnv):
     `reward` (weight 1): the game's own for player 0, at its end; mostly 1 for a win, -1 for a loss, and parts between.
 
     ## Episode end
-    `terminated` when the game is over. `is_success` is a reward of at least `success_reward`.
+    `terminated` when the game is over. `is_success` is a reward of at least `success_reward`. A game that ends by an
+    invalid move of the opponent is no win: it is an `EnvFailure`, as is an opponent that raises.
 
     Args:
         game: an id of TextArena's, as "Wordle-v0".
         opponent: plays player 1, in games of two.
         game_kwargs: arguments of the game.
         success_reward: see above.
+        max_chars: longer observations are cut, with a mark at their end; at least 100.
         **kwargs: see `TextEnv`.
 
     Raises:
@@ -57,11 +60,14 @@ class FromTextArena(TextEnv):
         opponent: Opponent | None = None,
         game_kwargs: Mapping[str, Any] | None = None,
         success_reward: float = 1.0,
+        max_chars: int = MAX_RESULT_CHARS,
         **kwargs: Any,
     ) -> None:
         arena = require("textarena", "textarena")
         self._randomness, self._opponent, self._players = OwnRandomness(), opponent, 1 if opponent is None else 2
-        self._success_reward = success_reward
+        self._success_reward, self._max_chars = success_reward, checked_limit(max_chars)
+        if not (opponent is None or callable(opponent)):
+            raise ConfigError(f"opponent is {shown(opponent)}; it must be a function of an observation and a generator")
         try:
             with self._randomness.used():
                 self._game = arena.make(f"{game}-raw", **(game_kwargs or {}))
@@ -97,7 +103,23 @@ class FromTextArena(TextEnv):
             # The policy's own moves stand in its turns already.
             lines = [f"[{names.get(who, who)}] {text}" for who, text, _ in lines if who != player]
             if player == 0 or self._game.state.done:
-                return "\n".join(lines)
-            assert self._opponent is not None
-            self._game.step(self._opponent("\n".join(lines), self.np_random))
+                return cut_text("\n".join(lines), self._max_chars)
+            self._let_opponent_move("\n".join(lines))
         raise EnvFailure(f"the opponent played {_MOVES} moves and it is never the policy's turn")
+
+    def _let_opponent_move(self, seen: str) -> None:
+        """Let player 1 move; `EnvFailure` if it raises, or loses the game by a move that is none."""
+        assert self._opponent is not None
+        name = getattr(self._opponent, "__qualname__", None) or type(self._opponent).__qualname__
+        try:
+            move = self._opponent(seen, self.np_random)
+        except Exception as error:
+            place = where_raised(error)
+            raise EnvFailure(f"the opponent {name} raised {described(error)} ({place})") from error
+        if not isinstance(move, str):
+            raise ConfigError(f"the opponent {name} returned {shown(move)}; it must return a text, its move")
+        self._game.step(move)
+        state = self._game.state
+        if state.done and state.game_info.get(1, {}).get("invalid_move"):
+            reason = " ".join(str(state.game_info[1].get("reason")).split())
+            raise EnvFailure(f"the opponent {name} lost by an invalid move, {move[:80]!r}: {reason:.200}")

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 from agent_gym.chat import Message, text_of
 from agent_gym.contrib.lending import LentEpisode, task_rows
 from agent_gym.env import Reply
-from agent_gym.errors import ConfigError, require, shown
+from agent_gym.errors import ConfigError, message_of, require, shown
 from agent_gym.images import Content
 from agent_gym.registry import make
 from agent_gym.row_opening import RowOpening
@@ -210,8 +210,14 @@ def _is_message(one: Any) -> bool:
 class _Method(FunctionTool):
     """A method of TRL's: whatever it raises goes to the policy as an error, which is how TRL treats it."""
 
+    def _raised(self, error: BaseException, arguments: Mapping[str, Any]) -> ToolResult:
+        super()._raised(error, arguments)  # its author reads of it here, too
+        return ToolResult(f"Error: {message_of(error)}", error=True)
+
     def run(self, arguments: Mapping[str, Any]) -> ToolResult:
         try:
             return super().run(arguments)
+        except ConfigError:
+            raise
         except Exception as error:
-            return ToolResult(f"Error: {error}", error=True)
+            return self._raised(error, arguments)

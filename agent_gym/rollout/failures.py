@@ -10,17 +10,15 @@ import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from agent_gym.errors import RolloutError, message_of
+from agent_gym.errors import RolloutError, causes, message_of, where_raised
 from agent_gym.public import public_text
 from agent_gym.tools import failed_calls
 
 if TYPE_CHECKING:
     from agent_gym.rollout.episode import Episode
 
-_NOT_THE_USERS = {"agent_gym", "gymnasium", *sys.stdlib_module_names}
 _MAX_CHARS = 300  # of a message in a summary
 
 
@@ -51,17 +49,8 @@ class Failure:
         """Read an error; never raises, whatever its own methods do."""
         if isinstance(error.__cause__, RaisedElsewhere):
             return error.__cause__.failure
-        # The cause comes first: where a tool broke says more than where that was noticed.
-        errors: list[BaseException] = []
-        cause: BaseException | None = error
-        while cause is not None and not any(cause is one for one in errors):
-            errors.insert(0, cause)
-            cause = cause.__cause__
-        places = [[*traceback.walk_tb(one.__traceback__)] for one in errors]
-        users = next((mine[-1] for frames in places if (mine := [one for one in frames if _is_users(one[0])])), None)
-        innermost = users or next((frames[-1] for frames in places[::-1] if frames), None)
-        elsewhere = next((one.failure.where for one in errors if isinstance(one, RaisedElsewhere)), "")
-        where = elsewhere or (f"{innermost[0].f_code.co_filename}:{innermost[1]}" if innermost else "")
+        elsewhere = next((one.failure.where for one in causes(error) if isinstance(one, RaisedElsewhere)), "")
+        where = elsewhere or where_raised(error)
         try:
             text = "".join(traceback.format_exception(error))
         except Exception:  # of a type that overrides what a traceback reads
@@ -120,7 +109,3 @@ def _by_kind(failures: Iterable[Failure]) -> dict[str, list[Failure]]:
     for failure in failures:
         kinds.setdefault(failure.kind, []).append(failure)
     return dict(sorted(kinds.items(), key=lambda kind: -len(kind[1])))
-
-
-def _is_users(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_USERS
