@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import io
 import os
+import secrets
 import shutil
+import signal
 import sys
 import tarfile
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -55,7 +57,7 @@ _PROBE = r"""
 cat {canary} && echo fs_read; ls {folder} && echo fs_read; echo x > {canary} && echo fs_write
 echo x > /usr/bin/x && echo fs_write; touch /tests/x && echo fs_write
 exec 3<> /dev/tcp/127.0.0.1/{port} && echo network
-kill -0 {caller} && echo signals; kill -9 1; [ -e /proc/{caller}/environ ] && echo environment
+kill -WINCH {bystander}; kill -9 1; grep -a -l {secret} /proc/[0-9]*/environ && echo environment
 unshare -U true && echo syscalls; mount -t tmpfs x /tmp && echo syscalls
 sleep 99 & setsid sleep 99 & echo $((6 * 7))
 python3 -c 'import os, time
@@ -128,8 +130,9 @@ class TerminalSandbox(ForkServers):
 
     def _verify(self) -> None:
         """Have a command try what none may be able to."""
-        with out_of_bounds() as (canary, port):
-            names = {"canary": canary, "folder": canary.parent, "port": port, "caller": os.getpid()}
+        with out_of_bounds() as (canary, port), _Bystander() as bystander:
+            names = {"canary": canary, "folder": canary.parent, "port": port}
+            names |= {"bystander": bystander.pid, "secret": bystander.secret}
             tests = pack({"/test.sh": "[ -e /app/file ] && echo 1 > /logs/verifier/reward.txt"}, ())
             with closing(self.open(pack({"/app/file": "1\n"}))) as terminal:
                 try:
@@ -138,10 +141,35 @@ class TerminalSandbox(ForkServers):
                     tested = terminal.test(tests)
                 except SandboxError as error:
                     raise TerminalUnavailable(str(error)) from error
-            untouched = canary.read_text() == "canary"
+            untouched = canary.read_text() == "canary" and not bystander.signalled()
         found = [*held.stdout.split(), *kept.stdout.split(), tested.stderr.strip()]
         if found != ["42", "1", "0", "1"] or not untouched:
             raise TerminalUnavailable(f"a command could reach what it must not, or not do what it must: {held}, {kept}")
+
+
+class _Bystander:
+    """A process that no command may reach. Its number may mean another process inside of a namespace, so it has marks.
+
+    They are a secret among its variables, and a signal that it keeps when it gets one.
+    """
+
+    def __init__(self) -> None:
+        self.secret = secrets.token_hex(16)
+        kept = [signal.SIGWINCH]  # which any other process would ignore
+        words = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]
+        self.pid = os.posix_spawn(sys.executable, words, {"SECRET": self.secret}, setsigmask=kept)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+    def signalled(self) -> bool:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        pending = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd"))]
+        return any(bits >> (signal.SIGWINCH - 1) & 1 for bits in pending)
 
 
 class Terminal:
@@ -162,11 +190,18 @@ class Terminal:
         """
         return self._start(command, limits, self._environment, tests=False)
 
-    def test(self, tests: Files, limits: Limits = LIMITS, environment: Mapping[str, str] | None = None) -> Execution:
+    def test(
+        self,
+        tests: Files,
+        limits: Limits = LIMITS,
+        environment: Mapping[str, str] | None = None,
+        shown: Collection[str] = (),
+    ) -> Execution:
         """Run `test.sh` of some tests, in a process of its own, and end the session.
 
         They are in /tests, which no command could see or write. What they wrote to `/logs/verifier/reward.txt` (or else
-        reward.json) is `stderr` of the result, "" if nothing.
+        reward.json) is `stderr` of the result, "" if nothing. /tmp and /run are empty and theirs alone; of the
+        session's those paths that are `shown` are there, as links, and all in /logs/session.
         """
         self._open(tests, tests=True)
         # Nothing of the session's decides what their names mean: not its variables, its home, or what is in its folder.
@@ -178,7 +213,8 @@ class Terminal:
             "GIT_CONFIG_NOSYSTEM": "1",
         }
         try:
-            return self._start("bash /tests/test.sh", limits, {**own, **(environment or {})}, tests=True)
+            everything = {**own, **(environment or {})}
+            return self._start("bash /tests/test.sh", limits, everything, tests=True, shown=shown)
         finally:
             self.close()
 
@@ -195,16 +231,25 @@ class Terminal:
                 reason = os.pread(streams.stderr, 1000, 0).decode(errors="replace")
                 raise SandboxError(f"the files of a session cannot be written: {reason}")
 
-    def _start(self, command: str, limits: Limits, environment: Mapping[str, str], tests: bool) -> Execution:
+    def _start(
+        self,
+        command: str,
+        limits: Limits,
+        environment: Mapping[str, str],
+        tests: bool,
+        shown: Collection[str] = (),
+    ) -> Execution:
         if len(command.encode("utf-8", "surrogatepass")) > MAX_COMMAND_BYTES or "\0" in command:
             raise ConfigError(f"a command has at most {MAX_COMMAND_BYTES} bytes, and no zero byte")
         request = {"op": "start", "id": self._sandbox.next_id(), "terminal": self._number, "session": False}
         request |= {"tests": tests, "folder": self._folder, "folders": self._folders, "disk_mb": DISK_MB}
-        request |= {"environment": environment, **asdict(limits)}
+        request |= {"environment": environment, "shown": sorted(shown), **asdict(limits)}
         with self._sandbox.slot, closing(Streams(command)) as files:
             ended = self._ask(request, [files.source, files.stdin, files.stdout, files.stderr], limits)
             if not ended["confined"]:
                 raise files.unconfined()
+            if ended["killed"] == "machine":
+                raise SandboxError("this machine has hardly any memory left, so that a command was ended")
             if ended["killed"] is None and ended["code"] < 0:
                 # No command can signal the first process of its namespace.
                 raise SandboxError("a command was killed from outside of it, perhaps because memory is short")
