@@ -1,6 +1,6 @@
 """Runs hostile Python programs as commands of a terminal. A script, for the net that the tests build.
 
-Its standard input is JSON: {"programs": {name: code}, "limits": {...}, "bare": bool}. A bare machine has no control
+Its standard input is JSON: {"programs": {name: [code, limits]}, "bare": bool}. A bare machine has no control
 groups and no counters of CPU time. It prints how the machine counts, then one line of JSON per program.
 """
 
@@ -27,10 +27,10 @@ def main() -> None:
         refuse({"perf_event_open": (298, 241)[seccomp.COLUMNS[seccomp.MACHINE]]}, errno.EACCES)
     sandbox = TerminalSandbox()
     print(json.dumps({"counted": sandbox.server().report["counted"], "pid": os.getpid()}))
-    for name, code in settings["programs"].items():
+    for name, (code, limits) in settings["programs"].items():
         with sandbox.open(pack({"/app/program.py": code})) as terminal:
             try:
-                done = terminal.run("python3 program.py", Limits(**settings["limits"]))
+                done = terminal.run("python3 program.py", Limits(**limits))
                 status, output = done.status, done.stdout
             except EnvFailure as error:
                 status, output = type(error).__name__, str(error)

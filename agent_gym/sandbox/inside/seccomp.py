@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 
 from . import kernel
 
-# By which `usage.Meter` reads and answers what the filter tells of: SECCOMP_IOCTL_NOTIF_RECV and SECCOMP_IOCTL_NOTIF_SEND.
+# By which `usage.Meter` hears of calls and answers: SECCOMP_IOCTL_NOTIF_RECV and SECCOMP_IOCTL_NOTIF_SEND.
 NOTIFICATIONS = RECEIVE, SEND = 0xC0502100, 0xC0182101
 
 _Numbers = dict[str, list[str]]
