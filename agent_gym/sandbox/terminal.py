@@ -8,6 +8,8 @@ detaches itself, and Landlock alone, which holds single programs, is not enough.
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import io
 import os
 import secrets
@@ -46,8 +48,22 @@ ENVIRONMENT = {
     "TERM": "dumb",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-_SYSTEM = ("/usr/bin", "/usr/lib", "/usr/lib64", "/usr/libexec", "/usr/share/git-core", "/usr/share/perl")
+_SYSTEM = (
+    "/usr/include",
+    "/usr/share/misc",
+    "/usr/bin",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/libexec",
+    "/usr/share/git-core",
+    "/usr/share/perl",
+)
 _SYSTEM_LINKS = ("/bin", "/lib", "/lib64", "/etc/alternatives")
+PYTEST = "/usr/local/lib/pytest"
+"""Where commands and tests find pytest, which nobody can change."""
+PYTEST_VARIABLES = {"PATH": f"{PYTEST}/bin:{ENVIRONMENT['PATH']}", "PYTHONPATH": PYTEST}
+_PYTEST_MODULES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py")
+_PYTEST_MODULES_OF_OLD_PYTHON = ("exceptiongroup", "tomli", "typing_extensions")
 _CURE = (
     "use Linux that lets this process make namespaces of users, mounts and processes (in Docker: --privileged, or a "
     "profile of seccomp and AppArmor that allows unshare and mount), with bash in /bin"
@@ -81,8 +97,20 @@ class Files:
     folders: tuple[str, ...]  # that a session may write to
 
 
-def pack(files: Mapping[str, str | bytes], folders: tuple[str, ...] = FOLDERS, begin: str = "/") -> Files:
-    """Pack files by their absolute paths, and the folder to begin in. What begins with `#!` can be executed."""
+def pack(
+    files: Mapping[str, str | bytes],
+    folders: tuple[str, ...] = FOLDERS,
+    begin: str = "/",
+    written: tuple[str, ...] | None = None,
+) -> Files:
+    """Pack files by their absolute paths, and the folder to begin in. What begins with `#!` can be executed.
+
+    Args:
+        files: their contents.
+        folders: those that are there, with files or without.
+        begin: where the shell begins.
+        written: those that a session may write to, with all in them; None is `folders`.
+    """
     packed = io.BytesIO()
     inner = {parent.as_posix() for path in (*files, f"{begin}/x") for parent in Path(path).parents}
     with tarfile.open(fileobj=packed, mode="w") as tar:
@@ -95,7 +123,7 @@ def pack(files: Mapping[str, str | bytes], folders: tuple[str, ...] = FOLDERS, b
             member = tarfile.TarInfo(path)
             member.size, member.mode = len(data), 0o755 if data.startswith(b"#!") else 0o644
             tar.addfile(member, io.BytesIO(data))
-    return Files(packed.getvalue(), folders)
+    return Files(packed.getvalue(), folders if written is None else written)
 
 
 class TerminalSandbox(ForkServers):
@@ -211,6 +239,10 @@ class Terminal:
             "PYTHONSAFEPATH": "1",
             "PYTHONNOUSERSITE": "1",
             "GIT_CONFIG_NOSYSTEM": "1",
+            **PYTEST_VARIABLES,
+            "PYTEST_PLUGINS": "pytest_report",
+            # Settings of pytest are not read from where the policy can write.
+            "PYTEST_ADDOPTS": "-p no:cacheprovider -c /dev/null --rootdir=/tests --confcutdir=/tests",
         }
         try:
             everything = {**own, **(environment or {})}
@@ -265,12 +297,39 @@ class Terminal:
         self.close()
 
 
+@cache
+def _pytest() -> dict[str, str]:
+    """Return where the modules of pytest are; nothing if one of them is not installed."""
+    found = {}
+    for name in (*_PYTEST_MODULES, *_PYTEST_MODULES_OF_OLD_PYTHON):
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            if name in _PYTEST_MODULES:
+                return {}
+            continue
+        place = Path(spec.origin)
+        place = place.parent if spec.submodule_search_locations else place
+        found[place.name] = os.path.realpath(place)
+    for name in ("pytest", "pluggy"):  # which look up their own versions
+        with suppress(importlib.metadata.PackageNotFoundError):
+            files = importlib.metadata.distribution(name).files or []
+            for metadata in (file.locate() for file in files if file.name == "METADATA"):
+                found[Path(metadata).parent.name] = os.path.realpath(Path(metadata).parent)
+    return found
+
+
+def pytest_is_here() -> bool:
+    """Whether pytest is installed, so that tests of terminals can use it."""
+    return bool(_pytest())
+
+
 def _setup() -> Setup:
     setup = make_setup((), True)
+    setup["pytest"] = _pytest()
     installed = {os.path.realpath(path) for path in _SYSTEM if os.path.isdir(path)}
     # Folders of their own, where the system does not link them into /usr.
     installed |= {path for path in _SYSTEM_LINKS if os.path.isdir(path) and not os.path.islink(path)}
-    setup["readable"] = sorted({*setup["readable"], *installed})
+    setup["readable"] = sorted({*setup["readable"], *installed, *setup["pytest"].values()})
     # What makes the tasks, and their solutions, lies in the same interpreter.
     setup["hidden"] = [*setup["hidden"], str(Path(__file__).resolve().parents[1])]
     return setup

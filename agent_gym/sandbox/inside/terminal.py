@@ -15,6 +15,7 @@ import gc
 import json
 import mmap
 import os
+import pathlib
 import select
 import signal
 import socket
@@ -37,6 +38,13 @@ _PRELUDE, _KEPT = "/etc/terminal.bash", "/run/state"
 _STATE = f"""unset BASH_ENV
 [ -f {_KEPT} ] && . {_KEPT}
 trap '{{ export -p; printf "cd -- %q 2>/dev/null && OLDPWD=%q\\n" "$PWD" "${{OLDPWD-$PWD}}"; }} >{_KEPT}' EXIT
+"""
+_PYTEST = "/usr/local/lib/pytest"
+_PYTEST_PROGRAM = f"""#!/usr/local/bin/python3 -P
+import sys
+sys.path.insert(0, {_PYTEST!r})
+from pytest import main
+sys.exit(main())
 """
 _ACCOUNTS = {"passwd": "agent:x:1000:1000::/home/agent:/bin/bash\n", "group": "agent:x:1000:\n"}
 _USER = 1000
@@ -78,11 +86,12 @@ def _prepare(server: socket.socket) -> _Ground:
     meminfo = os.open("/proc/meminfo", os.O_RDONLY | os.O_CLOEXEC)
     interpreter = os.path.realpath(sys.executable)
     readable = sorted({*setup["readable"], *preload.libraries()})
+    report_plugin = pathlib.Path(__file__).with_name("pytest_report.py").read_text()
     or_give_up(server, kernel.leave_network)
     or_give_up(server, lambda: kernel.furnish(readable, setup["hidden"], [*DEVICES, "/proc"]))
     or_give_up(server, lambda: socket.sethostname("terminal"))
     for folder in setup["hidden"]:
-        if os.path.isdir(folder):  # empty, and to stay so
+        if os.path.ismount(folder):  # empty, and to stay so
             kernel.mount("none", folder, None, _AGAIN)
     for folder in (_SESSIONS, _TESTS, _LOGS, "/usr/local/bin"):
         os.makedirs(folder, exist_ok=True)
@@ -96,6 +105,7 @@ def _prepare(server: socket.socket) -> _Ground:
     for path, text in {_PRELUDE: _STATE, **{f"/etc/{name}": text for name, text in _ACCOUNTS.items()}}.items():
         with open(path, "w") as file:
             file.write(text)
+    _furnish_pytest(setup.get("pytest", {}), report_plugin)
     told = _can_be_told()
     rules = seccomp.template(True, shell=True, told=told)
     flags = mmap.mmap(-1, CHILDREN)
@@ -110,6 +120,23 @@ def _prepare(server: socket.socket) -> _Ground:
         os.close(clock)
     server.send(json.dumps({"ready": report}).encode())
     return ground
+
+
+def _furnish_pytest(modules: dict[str, str], plugin: str) -> None:
+    """Put the modules of pytest into one folder, and the program next to them."""
+    if not modules:
+        return
+    os.makedirs(f"{_PYTEST}/bin")
+    for name, path in modules.items():
+        os.symlink(path, f"{_PYTEST}/{name}")
+    for name, text in {
+        "pytest_report.py": plugin,
+        "bin/pytest": _PYTEST_PROGRAM,
+        "bin/py.test": _PYTEST_PROGRAM,
+    }.items():
+        with open(f"{_PYTEST}/{name}", "w") as file:
+            file.write(text)
+        os.chmod(file.name, 0o755)
 
 
 def _can_be_told() -> bool:
