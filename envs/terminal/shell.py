@@ -66,9 +66,8 @@ def commands(script: str) -> list[Command]:
 
 def functions(script: str) -> set[str]:
     """Return the names of the functions that a script defines."""
-    return set(re.findall(r"(?m)^\s*(?:function\s+)?([\w-]+)\s*\(\s*\)", script)) | set(
-        re.findall(r"(?m)^\s*function\s+([\w-]+)", script)
-    )
+    with_brackets = re.findall(r"(?m)(?:^|[;&|{\s])([\w-]+)[ \t]*\(\s*\)\s*[{(]", script)
+    return {*with_brackets, *re.findall(r"(?m)(?:^|[;&|{\s])function\s+([\w-]+)", script)}
 
 
 class _Reader:
@@ -161,7 +160,7 @@ class _Reader:
             self.found.append(command)
 
     def _word(self) -> Word:
-        begin, parts, fixed = self.at, [], True
+        begin, parts, fixed = self.at, list[str](), True
         while self.at < len(self.text):
             sign = self.text[self.at]
             if self.text.startswith("((", self.at) and self.at == begin:
@@ -198,7 +197,7 @@ class _Reader:
         return Word("".join(parts), begin, self.at, fixed)
 
     def _quoted(self) -> tuple[str, bool]:
-        parts, fixed = [], True
+        parts, fixed = list[str](), True
         self.at += 1
         while True:
             if self.at >= len(self.text):

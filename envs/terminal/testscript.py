@@ -35,9 +35,7 @@ _NOTHING = ":"
 def adapted(name: str, script: str, needed: Collection[str]) -> tuple[str, list[Reason]]:
     """Return a script for this place, and the reasons why it cannot run here.
 
-    _PLUGIN_OPTIONS = re.compile(
-        r"-n|--(timeout|numprocesses|dist|json-report|cov|html|asyncio-mode|reruns|benchmark)\b.*"
-    )
+    `needed` are the modules that the tests import: what is installed is left out unless it is one of them.
     """
     try:
         found = commands(script)
