@@ -12,6 +12,7 @@ import importlib.metadata
 import importlib.util
 import io
 import os
+import resource
 import secrets
 import shutil
 import signal
@@ -141,7 +142,8 @@ class TerminalSandbox(ForkServers):
             raise TerminalUnavailable(f"this is {sys.platform} on {os.uname().machine}")
         if not shutil.which("bash", path="/bin"):
             raise TerminalUnavailable("there is no /bin/bash")
-        self.servers, self.slots = 1, 2 * cores()
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # each command takes four, and others of this process some
+        self.servers, self.slots = 1, max(1, min(2 * cores(), (files - 32) // 8))
         self._setup = _setup()
         super().__init__()
         self._verify()
@@ -255,7 +257,7 @@ class Terminal:
         self._finalizer()
 
     def _open(self, files: Files, tests: bool) -> None:
-        with closing(Streams(files.archive)) as streams:
+        with self._sandbox.slot, closing(Streams(files.archive)) as streams:
             request = {"op": "open", "id": self._sandbox.next_id(), "terminal": self._number}
             request |= {"disk_mb": DISK_MB, "tests": tests, "folders": files.folders}
             ended = self._ask(request, [streams.source, streams.stderr], LIMITS)

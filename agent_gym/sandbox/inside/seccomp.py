@@ -102,6 +102,8 @@ _SHELL = _FILE_CHANGES | _numbers(
 # glibc tries the newer call first and falls back to the older one, whose arguments a filter can see: those of clone3
 # and openat2 lie in memory, where another thread could change them after they were judged.
 _REFUSED_WITH_ENOSYS = _numbers("clone3 435 435, openat2 437 437")
+# As file systems without extended attributes answer: `sed -i` and `cp -p` then say nothing of it.
+_REFUSED_TO_SHELLS = _numbers("setxattr 188 5, lsetxattr 189 6, fsetxattr 190 7")
 
 # fcntl: descriptors and their flags. Left out are F_SETOWN and F_SETSIG, by which the kernel can be made to send any
 # signal to any process of the same user when a file becomes readable; F_SETPIPE_SZ, memory that no limit counts;
@@ -199,6 +201,8 @@ def template(landlock: bool, shell: bool = False, told: bool = True) -> bytes:
     on(allowed, lambda name: [_return(_ALLOW)])
     on(_JUDGED, lambda name: judged[name])
     on(_REFUSED_WITH_EACCES, lambda name: [_refuse(errno.EACCES)])
+    if shell:
+        on(_REFUSED_TO_SHELLS, lambda name: [_refuse(errno.EOPNOTSUPP)])
     on(_REFUSED_WITH_ENOSYS, lambda name: [_refuse(errno.ENOSYS)])
     program.append(_refuse(errno.EPERM))
     return assembled(program)
