@@ -65,7 +65,7 @@ SCRIPTS = {
     "uvx \\\n  -p 3.13 \\\n  -w pytest==8.4.1 \\\n  -w pytest-json-ctrf==0.3.5 \\\n"
     "  pytest --ctrf /logs/verifier/ctrf.json /tests/test_outputs.py -rA\n",
     "uvx --with": "apt update && apt install -y --no-install-recommends curl ca-certificates\n"
-    'curl -LsSf "https://astral.sh/uv/install.sh" | env UV_UNMANAGED_INSTALL=/opt/uv sh -s -- -q\n'
+    'curl -LsSf "https://astral.sh/uv/install.sh" | env UV_UNMANAGED_INSTALL=/uv sh -s -- -q\n'
     '. "$HOME/.local/bin/env"\n'
     "uvx --python 3.13 --with pytest==8.4.1,pytest-json-ctrf pytest /tests/test_outputs.py\n",
     "uv add": "curl -LsSf https://astral.sh/uv/0.7.13/install.sh | sh\nsource ~/.local/bin/env\n"
@@ -181,7 +181,7 @@ RUN apt-get update && \
     ln -s /usr/bin/python3 /usr/bin/python && \
     rm -rf /var/lib/apt/lists/*
 RUN pip3 install --no-cache-dir --break-system-packages pytest==8.4.1 pandas==2.3.2 scipy==1.16.1
-RUN mkdir -p /workspace/src /workspace/empty ${PLACE} /opt/tool /home/user
+RUN mkdir -p /workspace/src /workspace/empty ${PLACE} /var/tool /etc/user
 COPY --chown=root:root run.sh ${PLACE}/
 COPY <<EOF /workspace/here.txt
 two
@@ -192,7 +192,7 @@ RUN cat > /workspace/src/config.ini <<'END'
 [one]
 key = $HOME
 END
-RUN touch /opt/tool/state && git init -q /workspace/src && git -C /workspace/src config user.name x
+RUN touch /var/tool/state && git init -q /workspace/src && git -C /workspace/src config user.name x
 USER root
 WORKDIR /workspace
 ENV TEST_DIR=/tests
@@ -202,13 +202,13 @@ ENTRYPOINT ["/bin/bash"]
     task = read_task(folder)
     assert task.folder == "/workspace" and task.absent == ("pandas==2.3.2", "scipy==1.16.1")
     looked = (
-        "pwd; cat here.txt src/table.tsv src/config.ini; ls -A src empty /opt/tool /home/user; "
+        "pwd; cat here.txt src/table.tsv src/config.ini; ls -A src empty /var/tool /etc/user; "
         "stat -c %a /srv/data/run.sh; "
-        "pytest --version; python3 -c 'import pytest'; touch /opt/tool/new /home/user/new; git -C src config user.name"
+        "pytest --version; python3 -c 'import pytest'; touch /var/tool/new /etc/user/new; git -C src config user.name"
     )
     shown = play(folder, looked)[1]
     assert shown.startswith(
-        "/workspace\ntwo\nlines\na\tb\n[one]\nkey = $HOME\n/home/user:\n\n/opt/tool:\nstate\n\nempty:\n\nsrc:\n.git\n"
+        "/workspace\ntwo\nlines\na\tb\n[one]\nkey = $HOME\n/etc/user:\n\n/var/tool:\nstate\n\nempty:\n\nsrc:\n.git\n"
     )
     assert shown.split("table.tsv\n")[1].startswith("750\npytest ") and shown.endswith("\nx")
     with pytest.warns(UserWarning, match=r"commands do not have the packages .*: pandas \(1\), scipy \(1\)"):
