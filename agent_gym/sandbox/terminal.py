@@ -142,7 +142,7 @@ class TerminalSandbox(ForkServers):
             raise TerminalUnavailable(f"this is {sys.platform} on {os.uname().machine}")
         if not shutil.which("bash", path="/bin"):
             raise TerminalUnavailable("there is no /bin/bash")
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # each command takes four, and others of this process some
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # each command takes four, and this process some
         self.servers, self.slots = 1, max(1, min(2 * cores(), (files - 32) // 8))
         self._setup = _setup()
         super().__init__()
