@@ -57,6 +57,10 @@ def test_a_command_reaches_nothing_of(what: str, terminal: Terminal) -> None:
     assert re.search(answer, terminal.run(command).stdout)
 
 
+def test_files_are_edited_in_place_without_a_word(terminal: Terminal) -> None:
+    assert terminal.run("echo a > x; sed -i s/a/b/ x; cp -a x y; cat y").stdout == "b\n"
+
+
 def test_a_session_keeps_files_folder_and_exported_variables(terminal: Terminal) -> None:
     terminal.run("mkdir -p deep && cd deep && export WHO='a b' && lost=1 && echo three > 3.txt")
     assert terminal.run('pwd; echo "$WHO$lost"; cat 3.txt; id -un').stdout == "/app/deep\na b\nthree\nagent\n"

@@ -291,9 +291,7 @@ def test_tasks_that_need_an_image_are_listed_with_the_reason_and_left_out_on_req
     for reason, number in zip(UNFIT, range(len(UNFIT)), strict=True):
         with pytest.raises(Unfit, match=reason.replace("(", r"\(")):
             read_task(tmp_path / f"task{number}")
-    with pytest.raises(
-        ConfigError, match=r"^13 of 13 tasks in [^\n]*\n  task0: its Dockerfile needs an image: RUN apt-get"
-    ):
+    with pytest.raises(ConfigError, match=r"^13 of 13 tasks in [^\n]*\n(.*\n)*  1: .*RUN apt-get.* \[task0\]"):
         agent_gym.make(ID, data=str(tmp_path), skip=True)
     write(tmp_path / "fit")
     with pytest.raises(ConfigError, match="skip=True leaves them out"):

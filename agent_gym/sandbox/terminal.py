@@ -8,14 +8,19 @@ detaches itself, and Landlock alone, which holds single programs, is not enough.
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import io
 import os
+import resource
+import secrets
 import shutil
+import signal
 import sys
 import tarfile
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -44,8 +49,22 @@ ENVIRONMENT = {
     "TERM": "dumb",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-_SYSTEM = ("/usr/bin", "/usr/lib", "/usr/lib64", "/usr/libexec", "/usr/share/git-core", "/usr/share/perl")
+_SYSTEM = (
+    "/usr/include",
+    "/usr/share/misc",
+    "/usr/bin",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/libexec",
+    "/usr/share/git-core",
+    "/usr/share/perl",
+)
 _SYSTEM_LINKS = ("/bin", "/lib", "/lib64", "/etc/alternatives")
+PYTEST = "/usr/local/lib/pytest"
+"""Where commands and tests find pytest, which nobody can change."""
+PYTEST_VARIABLES = {"PATH": f"{PYTEST}/bin:{ENVIRONMENT['PATH']}", "PYTHONPATH": PYTEST}
+_PYTEST_MODULES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py")
+_PYTEST_MODULES_OF_OLD_PYTHON = ("exceptiongroup", "tomli", "typing_extensions")
 _CURE = (
     "use Linux that lets this process make namespaces of users, mounts and processes (in Docker: --privileged, or a "
     "profile of seccomp and AppArmor that allows unshare and mount), with bash in /bin"
@@ -55,7 +74,7 @@ _PROBE = r"""
 cat {canary} && echo fs_read; ls {folder} && echo fs_read; echo x > {canary} && echo fs_write
 echo x > /usr/bin/x && echo fs_write; touch /tests/x && echo fs_write
 exec 3<> /dev/tcp/127.0.0.1/{port} && echo network
-kill -0 {caller} && echo signals; kill -9 1; [ -e /proc/{caller}/environ ] && echo environment
+kill -WINCH {bystander}; kill -9 1; grep -a -l {secret} /proc/[0-9]*/environ && echo environment
 unshare -U true && echo syscalls; mount -t tmpfs x /tmp && echo syscalls
 sleep 99 & setsid sleep 99 & echo $((6 * 7))
 python3 -c 'import os, time
@@ -79,8 +98,20 @@ class Files:
     folders: tuple[str, ...]  # that a session may write to
 
 
-def pack(files: Mapping[str, str | bytes], folders: tuple[str, ...] = FOLDERS, begin: str = "/") -> Files:
-    """Pack files by their absolute paths, and the folder to begin in. What begins with `#!` can be executed."""
+def pack(
+    files: Mapping[str, str | bytes],
+    folders: tuple[str, ...] = FOLDERS,
+    begin: str = "/",
+    written: tuple[str, ...] | None = None,
+) -> Files:
+    """Pack files by their absolute paths, and the folder to begin in. What begins with `#!` can be executed.
+
+    Args:
+        files: their contents.
+        folders: those that are there, with files or without.
+        begin: where the shell begins.
+        written: those that a session may write to, with all in them; None is `folders`.
+    """
     packed = io.BytesIO()
     inner = {parent.as_posix() for path in (*files, f"{begin}/x") for parent in Path(path).parents}
     with tarfile.open(fileobj=packed, mode="w") as tar:
@@ -93,7 +124,7 @@ def pack(files: Mapping[str, str | bytes], folders: tuple[str, ...] = FOLDERS, b
             member = tarfile.TarInfo(path)
             member.size, member.mode = len(data), 0o755 if data.startswith(b"#!") else 0o644
             tar.addfile(member, io.BytesIO(data))
-    return Files(packed.getvalue(), folders)
+    return Files(packed.getvalue(), folders if written is None else written)
 
 
 class TerminalSandbox(ForkServers):
@@ -111,7 +142,8 @@ class TerminalSandbox(ForkServers):
             raise TerminalUnavailable(f"this is {sys.platform} on {os.uname().machine}")
         if not shutil.which("bash", path="/bin"):
             raise TerminalUnavailable("there is no /bin/bash")
-        self.servers, self.slots = 1, 2 * cores()
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # each command takes four, and this process some
+        self.servers, self.slots = 1, max(1, min(2 * cores(), (files - 32) // 8))
         self._setup = _setup()
         super().__init__()
         self._verify()
@@ -128,8 +160,9 @@ class TerminalSandbox(ForkServers):
 
     def _verify(self) -> None:
         """Have a command try what none may be able to."""
-        with out_of_bounds() as (canary, port):
-            names = {"canary": canary, "folder": canary.parent, "port": port, "caller": os.getpid()}
+        with out_of_bounds() as (canary, port), _Bystander() as bystander:
+            names = {"canary": canary, "folder": canary.parent, "port": port}
+            names |= {"bystander": bystander.pid, "secret": bystander.secret}
             tests = pack({"/test.sh": "[ -e /app/file ] && echo 1 > /logs/verifier/reward.txt"}, ())
             with closing(self.open(pack({"/app/file": "1\n"}))) as terminal:
                 try:
@@ -138,10 +171,35 @@ class TerminalSandbox(ForkServers):
                     tested = terminal.test(tests)
                 except SandboxError as error:
                     raise TerminalUnavailable(str(error)) from error
-            untouched = canary.read_text() == "canary"
+            untouched = canary.read_text() == "canary" and not bystander.signalled()
         found = [*held.stdout.split(), *kept.stdout.split(), tested.stderr.strip()]
         if found != ["42", "1", "0", "1"] or not untouched:
             raise TerminalUnavailable(f"a command could reach what it must not, or not do what it must: {held}, {kept}")
+
+
+class _Bystander:
+    """A process that no command may reach. Its number may mean another process inside of a namespace, so it has marks.
+
+    They are a secret among its variables, and a signal that it keeps when it gets one.
+    """
+
+    def __init__(self) -> None:
+        self.secret = secrets.token_hex(16)
+        kept = [signal.SIGWINCH]  # which any other process would ignore
+        words = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]
+        self.pid = os.posix_spawn(sys.executable, words, {"SECRET": self.secret}, setsigmask=kept)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+    def signalled(self) -> bool:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        pending = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd"))]
+        return any(bits >> (signal.SIGWINCH - 1) & 1 for bits in pending)
 
 
 class Terminal:
@@ -162,11 +220,18 @@ class Terminal:
         """
         return self._start(command, limits, self._environment, tests=False)
 
-    def test(self, tests: Files, limits: Limits = LIMITS, environment: Mapping[str, str] | None = None) -> Execution:
+    def test(
+        self,
+        tests: Files,
+        limits: Limits = LIMITS,
+        environment: Mapping[str, str] | None = None,
+        shown: Collection[str] = (),
+    ) -> Execution:
         """Run `test.sh` of some tests, in a process of its own, and end the session.
 
         They are in /tests, which no command could see or write. What they wrote to `/logs/verifier/reward.txt` (or else
-        reward.json) is `stderr` of the result, "" if nothing.
+        reward.json) is `stderr` of the result, "" if nothing. /tmp and /run are empty and theirs alone; of the
+        session's those paths that are `shown` are there, as links, and all in /logs/session.
         """
         self._open(tests, tests=True)
         # Nothing of the session's decides what their names mean: not its variables, its home, or what is in its folder.
@@ -176,9 +241,14 @@ class Terminal:
             "PYTHONSAFEPATH": "1",
             "PYTHONNOUSERSITE": "1",
             "GIT_CONFIG_NOSYSTEM": "1",
+            **PYTEST_VARIABLES,
+            "PYTEST_PLUGINS": "pytest_report",
+            # Settings of pytest are not read from where the policy can write.
+            "PYTEST_ADDOPTS": "-p no:cacheprovider -c /dev/null --rootdir=/tests --confcutdir=/tests",
         }
         try:
-            return self._start("bash /tests/test.sh", limits, {**own, **(environment or {})}, tests=True)
+            everything = {**own, **(environment or {})}
+            return self._start("bash /tests/test.sh", limits, everything, tests=True, shown=shown)
         finally:
             self.close()
 
@@ -187,7 +257,7 @@ class Terminal:
         self._finalizer()
 
     def _open(self, files: Files, tests: bool) -> None:
-        with closing(Streams(files.archive)) as streams:
+        with self._sandbox.slot, closing(Streams(files.archive)) as streams:
             request = {"op": "open", "id": self._sandbox.next_id(), "terminal": self._number}
             request |= {"disk_mb": DISK_MB, "tests": tests, "folders": files.folders}
             ended = self._ask(request, [streams.source, streams.stderr], LIMITS)
@@ -195,16 +265,25 @@ class Terminal:
                 reason = os.pread(streams.stderr, 1000, 0).decode(errors="replace")
                 raise SandboxError(f"the files of a session cannot be written: {reason}")
 
-    def _start(self, command: str, limits: Limits, environment: Mapping[str, str], tests: bool) -> Execution:
+    def _start(
+        self,
+        command: str,
+        limits: Limits,
+        environment: Mapping[str, str],
+        tests: bool,
+        shown: Collection[str] = (),
+    ) -> Execution:
         if len(command.encode("utf-8", "surrogatepass")) > MAX_COMMAND_BYTES or "\0" in command:
             raise ConfigError(f"a command has at most {MAX_COMMAND_BYTES} bytes, and no zero byte")
         request = {"op": "start", "id": self._sandbox.next_id(), "terminal": self._number, "session": False}
         request |= {"tests": tests, "folder": self._folder, "folders": self._folders, "disk_mb": DISK_MB}
-        request |= {"environment": environment, **asdict(limits)}
+        request |= {"environment": environment, "shown": sorted(shown), **asdict(limits)}
         with self._sandbox.slot, closing(Streams(command)) as files:
             ended = self._ask(request, [files.source, files.stdin, files.stdout, files.stderr], limits)
             if not ended["confined"]:
                 raise files.unconfined()
+            if ended["killed"] == "machine":
+                raise SandboxError("this machine has hardly any memory left, so that a command was ended")
             if ended["killed"] is None and ended["code"] < 0:
                 # No command can signal the first process of its namespace.
                 raise SandboxError("a command was killed from outside of it, perhaps because memory is short")
@@ -220,12 +299,39 @@ class Terminal:
         self.close()
 
 
+@cache
+def _pytest() -> dict[str, str]:
+    """Return where the modules of pytest are; nothing if one of them is not installed."""
+    found = {}
+    for name in (*_PYTEST_MODULES, *_PYTEST_MODULES_OF_OLD_PYTHON):
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            if name in _PYTEST_MODULES:
+                return {}
+            continue
+        place = Path(spec.origin)
+        place = place.parent if spec.submodule_search_locations else place
+        found[place.name] = os.path.realpath(place)
+    for name in ("pytest", "pluggy"):  # which look up their own versions
+        with suppress(importlib.metadata.PackageNotFoundError):
+            files = importlib.metadata.distribution(name).files or []
+            for metadata in (file.locate() for file in files if file.name == "METADATA"):
+                found[Path(metadata).parent.name] = os.path.realpath(Path(metadata).parent)
+    return found
+
+
+def pytest_is_here() -> bool:
+    """Whether pytest is installed, so that tests of terminals can use it."""
+    return bool(_pytest())
+
+
 def _setup() -> Setup:
     setup = make_setup((), True)
+    setup["pytest"] = _pytest()
     installed = {os.path.realpath(path) for path in _SYSTEM if os.path.isdir(path)}
     # Folders of their own, where the system does not link them into /usr.
     installed |= {path for path in _SYSTEM_LINKS if os.path.isdir(path) and not os.path.islink(path)}
-    setup["readable"] = sorted({*setup["readable"], *installed})
+    setup["readable"] = sorted({*setup["readable"], *installed, *setup["pytest"].values()})
     # What makes the tasks, and their solutions, lies in the same interpreter.
     setup["hidden"] = [*setup["hidden"], str(Path(__file__).resolve().parents[1])]
     return setup

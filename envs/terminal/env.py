@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 from agent_gym.env import Reply
 from agent_gym.envs.terminal.data import EMBEDDED, open_data, task_of
 from agent_gym.envs.terminal.harbor import Task
+from agent_gym.envs.terminal.session import files_of, opened
 from agent_gym.errors import ConfigError, whole_number
 from agent_gym.sandbox import Execution
-from agent_gym.sandbox.terminal import ENVIRONMENT, LIMITS, MAX_COMMAND_BYTES, Files, Terminal, pack, shared_terminals
+from agent_gym.sandbox.terminal import ENVIRONMENT, LIMITS, MAX_COMMAND_BYTES, Terminal, pack, shared_terminals
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import Parser, TextTool, ToolCall, ToolResult
 
@@ -75,25 +76,24 @@ class Shell(TextTool):
 
     def _opened(self) -> Terminal:
         if self._terminal is None:
-            task = self._task
-            self._terminal = shared_terminals().open(self._files(), folder=task.folder, environment=task.variables)
+            self._terminal = opened(self._task)
             for earlier in self._before:  # of a copy, whose session has to get its files first
                 self._terminal.run(earlier)
         return self._terminal
 
-    def _files(self) -> Files:
-        return pack(self._task.files, self._task.folders, self._task.folder)
-
     def test(self) -> float:
         """End the session, run the tests and return their reward; for files that no command has touched only once."""
         tests = pack({f"/{path}": content for path, content in self._task.tests.items()}, ())
-        about = repr((self._task.folder, self._task.test_variables)).encode()
-        untouched = b"" if self._before else hashlib.sha256(self._files().archive + tests.archive + about).digest()
+        about = repr((self._task.folder, self._task.setup, self._task.test_variables)).encode()
+        untouched = (
+            b"" if self._before else hashlib.sha256(files_of(self._task).archive + tests.archive + about).digest()
+        )
         reward = _UNTOUCHED.get(untouched)
         if reward is None:
             seconds = self._task.test_seconds
             limits = replace(LIMITS, cpu_seconds=seconds, wall_seconds=seconds)
-            reward = reward_of(self._opened().test(tests, limits, self._task.test_variables).stderr)
+            variables, shown = self._task.test_variables, self._task.shown
+            reward = reward_of(self._opened().test(tests, limits, variables, shown).stderr)
         if untouched:
             _UNTOUCHED[untouched] = reward
         self.close()
@@ -168,9 +168,9 @@ class TerminalEnv(ToolEnv):
     `failed_commands`.
 
     ## Arguments
-    - `data`: "embedded" (default), or a folder of tasks in Harbor's format, as those of Terminal-Bench 2, or one such
-      folder per split in it. A task that needs an image is refused with the reason (docs/terminal.md).
-    - `skip`: leave such tasks out, with a warning that lists them. False (default) raises.
+    - `data`: "embedded" (default), or a folder of tasks, at any depth, in Harbor's format or Terminal-Bench 1's, or one
+      such folder per split in it. A task that needs more than is here is refused (docs/terminal.md).
+    - `skip`: leave such tasks out, with a warning that counts the reasons. False (default) raises.
     - `difficulty`: 1 to 5, of embedded tasks; None (default) has all in turn.
     - `max_output_chars`: what is shown of an output, 4,000 characters by default.
     - everything `ToolEnv` and `TextEnv` take. `max_turns` is 12.

@@ -6,37 +6,35 @@
     NAME/tests/test.sh             writes a reward to /logs/verifier/reward.txt (or reward.json)
     NAME/solution/solve.sh         what solves it, if anybody has written it down
 
-There is no Docker here, so that a Dockerfile may name a plain image, copy files, and set variables and the working
-folder. What needs more is `Unfit`, with the reason: a task that runs without half of what it was made for would score
-something else.
+and tasks of Terminal-Bench 1, which have them in other places (`tbench.py`). There is no Docker here: `dockerfile.py`
+says what can be made without an image, and `testscript.py` which tests can run. What needs more is `Unfit`, with all
+reasons: a task that runs without half of what it was made for would score something else.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shlex
-import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from string import Template
 from typing import Any, NamedTuple
 
-from agent_gym.errors import ConfigError, writing
-from agent_gym.sandbox.terminal import ENVIRONMENT, FOLDERS, HOME
+from agent_gym.envs.terminal.dockerfile import Image, mount_of, needs_of, read_image
+from agent_gym.envs.terminal.needs import Reason, Unfit, imports_of, of_script, of_solution, of_tests
+from agent_gym.envs.terminal.testscript import adapted
+from agent_gym.errors import writing
+from agent_gym.sandbox.terminal import FOLDERS, PYTEST_VARIABLES
+
+__all__ = ["IMAGE", "Task", "Unfit", "find_tasks", "read_task", "write_task"]
 
 IMAGE = "python:3.11-bookworm"  # of written tasks: it has bash, git, and Python with sqlite3
-_PLAIN = {"ubuntu", "debian", "python", "bash", "buildpack-deps", "busybox"}
-_IGNORED = {"CMD", "LABEL", "MAINTAINER", "EXPOSE"}  # of no matter to a shell
-_EXPANDED = {"FROM", "WORKDIR", "ENV", "COPY"}
-# What tests call that is not here: installers, the network, and what they would install.
-_ABSENT = re.compile(r"\b(apt-get|apt|apk|yum|dnf|pip3?|uvx?|conda|npm|npx|cargo|curl|wget|pytest)\b")
-_NOT_OURS = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/logs", "/proc", "/sbin", "/sys", "/tests", "/usr")
-
-
-class Unfit(ConfigError):
-    """A task that cannot be run here; the text is the reason."""
+_SETTINGS = ("pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")  # where pytest looks for its own
+_SCRATCH = ("/tmp", "/run")
+_SOLUTION, _CHUNK = "/solution", 30_000  # characters: a command has at most `MAX_COMMAND_BYTES`
+_OPTIONS = "-p no:cacheprovider -c {} --rootdir=/tests --confcutdir=/tests"
 
 
 class Task(NamedTuple):
@@ -51,124 +49,217 @@ class Task(NamedTuple):
     seconds: float = 600.0  # for all commands together
     test_seconds: float = 60.0
     test_variables: Mapping[str, str] = {}
+    made: tuple[str, ...] = ()  # folders that are there at the start
+    setup: str = ""  # a script that is run in the session before all commands
+    shown: tuple[str, ...] = ()  # paths in /tmp and /run that the tests are to see, see `Terminal.test`
+    absent: tuple[
+        str, ...
+    ] = ()  # packages that its Dockerfile installs, that nothing of it uses, and that are not here
 
     @property
     def folders(self) -> tuple[str, ...]:
         """The folders that the policy may write to: those of every session, and where the task has put files."""
-        tops = {_top(path) for path in (self.folder, *self.files)}
-        return (*FOLDERS, *sorted(top for top in tops if not any(one.startswith(top) for one in FOLDERS)))
+        own = {mount_of(path) or path for path in (self.folder, *self.files, *self.made)}
+        outer = [one for one in own if not any(other != one and one.startswith(f"{other}/") for other in own)]
+        return (*FOLDERS, *sorted(one for one in outer if one not in FOLDERS))
 
 
 def find_tasks(folder: Path) -> list[Path]:
-    """Return the folders of the tasks in a folder, or the folder itself if it is one."""
-    found = sorted(path.parent for path in folder.glob("*/task.toml"))
-    return [folder] if (folder / "task.toml").is_file() else found
+    """Return the folders of the tasks in a folder, however deep, or the folder itself if it is one."""
+    if _is_task(folder):
+        return [folder]
+    found, left = list[Path](), [folder] if folder.is_dir() else []
+    while left:
+        for path in sorted(left.pop().iterdir()):
+            if path.is_dir() and not path.is_symlink() and not path.name.startswith("."):
+                (found if _is_task(path) else left).append(path)
+    return sorted(found)
+
+
+def _is_task(folder: Path) -> bool:
+    return (folder / "task.toml").is_file() or (folder / "task.yaml").is_file()
+
+
+class Parts(NamedTuple):
+    """What the files of a task say, in either format."""
+
+    instruction: str
+    dockerfile: str
+    context: Path  # of the Dockerfile
+    tests: dict[str, bytes]
+    script: str  # which of the tests is run
+    solution: str | None
+    solution_files: dict[str, bytes]  # that it finds in /solution
+    seconds: float
+    test_seconds: float
+    test_variables: dict[str, str]
+    reasons: tuple[Reason, ...]
 
 
 def read_task(folder: Path) -> Task:
-    """Read a task; `Unfit` if it needs what is not here, or is no whole task."""
+    """Read a task; `Unfit`, with all reasons, if it needs what is not here, or is no whole task."""
+    if (folder / "task.toml").is_file():
+        parts = _read_parts(folder)
+    else:
+        from agent_gym.envs.terminal import tbench
+
+        parts = tbench.read_parts(folder)
+    image, reasons = read_image(parts.dockerfile, parts.context)
+    reasons = [*parts.reasons, *reasons]
+    local = _local_modules(parts, image)
+    imports = imports_of(parts.tests)
+    tests: dict[str, str | bytes] = dict(parts.tests)
+    for name, data in parts.tests.items():
+        if name.endswith(".sh"):
+            text, found = adapted(f"tests/{name}", data.decode("utf-8", "replace"), imports - local)
+            reasons += [*found, *of_script(f"tests/{name}", text, _own_programs(image))]
+            tests[name] = text.encode() if text.encode() != data else data
+    reasons += [*of_tests(parts.tests, local), *_incomplete(parts.tests)]
+    if parts.solution is not None:
+        made = {PurePosixPath(path).name for path in parts.solution_files}
+        reasons += of_solution(parts.solution, _own_programs(image) | made)
+    used = _Used(parts, image, imports)
+    reasons += needs_of(image, used)
+    if reasons:
+        raise Unfit(*reasons)
+    absent = tuple(dict.fromkeys(image.installed))
+    variables = {**PYTEST_VARIABLES, **image.variables} if image.pytest else image.variables
+    own = {"PYTEST_ADDOPTS": _OPTIONS.format(next((f"/tests/{one}" for one in _SETTINGS if one in tests), "/dev/null"))}
+    return Task(
+        parts.instruction,
+        image.files,
+        tests,
+        () if parts.solution is None else tuple(_typed(parts.solution, parts.solution_files)),
+        image.folder,
+        variables,
+        parts.seconds,
+        parts.test_seconds,
+        own | parts.test_variables,
+        (*image.folders, *([_SOLUTION] if _has_place(parts) else [])),
+        "\n".join(f"(\n{one}\n)" for one in image.setup),
+        _shown(parts.instruction, image),
+        absent,
+    )
+
+
+def _read_parts(folder: Path) -> Parts:
     try:
         instruction = (folder / "instruction.md").read_text(encoding="utf-8").strip()
         settings = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8"))
         dockerfile = (folder / "environment" / "Dockerfile").read_text(encoding="utf-8")
-        tests = {path.relative_to(folder / "tests").as_posix(): path.read_bytes() for path in _files(folder / "tests")}
-        solve = folder / "solution" / "solve.sh"
-        solution = (solve.read_text(encoding="utf-8"),) if solve.is_file() else ()
+        tests = read_tree(folder / "tests")
+        files = read_tree(folder / "solution")
+        solution = files["solve.sh"].decode() if "solve.sh" in files else None
     except (OSError, ValueError) as error:
-        raise Unfit(f"it is not whole: {error}") from None
-    environment, agent, verifier = (settings.get(name, {}) for name in ("environment", "agent", "verifier"))
+        raise Unfit(Reason("it is not whole", str(error))) from None
+    reasons = list(_settings_reasons(folder, settings))
     if "test.sh" not in tests:
-        raise Unfit("it has no tests/test.sh")
+        reasons.append(Reason("it has no tests/test.sh"))
+    try:
+        environment, agent, verifier = (dict(settings.get(name, {})) for name in ("environment", "agent", "verifier"))
+        seconds, test_seconds = (float(one.get("timeout_sec", 600.0)) for one in (agent, verifier))
+        own = {str(name): str(value) for name, value in dict(verifier.get("env", {})).items()}
+        for name in ("docker_image", "gpus", "mcp_servers", "healthcheck"):
+            if environment.get(name):
+                reasons.append(Reason(f"it needs {name} = {environment[name]!r} (task.toml)"))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise Unfit(*reasons, Reason("its task.toml cannot be read", str(error))) from None
+    context = folder / "environment"
+    return Parts(
+        instruction, dockerfile, context, tests, "test.sh", solution, files, seconds, test_seconds, own, tuple(reasons)
+    )
+
+
+def _has_place(parts: Parts) -> bool:
+    """Whether a solution is more than one script of commands, so that it needs the place where Harbor puts it."""
+    text = parts.solution
+    return text is not None and (
+        len(parts.solution_files) > 1 or re.search(r"\$0|BASH_SOURCE|/solution/", text) is not None
+    )
+
+
+def _typed(solution: str, files: Mapping[str, bytes]) -> Iterator[str]:
+    """Return the commands that solve a task; the files of the solution are written by them first."""
+    if len(files) < 2 and re.search(r"\$0|BASH_SOURCE|/solution/", solution) is None:
+        yield solution
+        return
+    lines: list[str] = []
+    for name, data in {**files, "solve.sh": solution.encode()}.items():
+        path = shlex.quote(f"{_SOLUTION}/{name}")
+        lines.append(f"mkdir -p $(dirname {path}); : > {path}")
+        for begin in range(0, len(data), _CHUNK):
+            text = base64.encodebytes(data[begin : begin + _CHUNK]).decode()
+            lines.append(f"base64 -d >> {path} << 'END'\n{text}END")
+            if sum(map(len, lines)) > _CHUNK:
+                yield "\n".join(lines)
+                lines = []
+    yield "\n".join([*lines, f"bash {_SOLUTION}/solve.sh"])
+
+
+def _settings_reasons(folder: Path, settings: Mapping[str, Any]) -> Iterator[Reason]:
     for name in ("docker-compose.yaml", "docker-compose.yml"):
         if (folder / "environment" / name).exists():
-            raise Unfit(f"it needs several containers (environment/{name})")
+            yield Reason(f"it needs several containers (environment/{name})")
     if settings.get("steps"):
-        raise Unfit("it has several steps ([[steps]] in task.toml)")
-    for name in ("docker_image", "gpus", "mcp_servers", "healthcheck"):
-        if environment.get(name):
-            raise Unfit(f"it needs {name} = {environment[name]!r} (task.toml)")
+        yield Reason("it has several steps ([[steps]] in task.toml)")
+
+
+def _incomplete(tests: Mapping[str, bytes]) -> Iterator[Reason]:
+    """Say which of its own files the scripts of the tests name and do not have."""
     for name, data in tests.items():
-        script = re.sub(r"(?m)^\s*#.*$", "", data.decode("utf-8", "replace")) if name.endswith(".sh") else ""
-        if found := _ABSENT.search(script):
-            raise Unfit(f"tests/{name} calls {found[1]}, which is not here")
-    start, files, variables = _image(dockerfile, folder / "environment")
-    try:
-        seconds, test_seconds = (float(one.get("timeout_sec", 600.0)) for one in (agent, verifier))
-        own = {str(name): str(value) for name, value in verifier.get("env", {}).items()}
-    except (TypeError, ValueError, AttributeError) as error:
-        raise Unfit(f"task.toml: {error}") from None
-    return Task(instruction, files, tests, solution, start, variables, seconds, test_seconds, own)
+        if name.endswith(".sh"):
+            for one in re.findall(
+                r"(?<![\w/])(?:/tests|\$\{?TEST_DIR\}?)/([\w/-]+\.py)\b", data.decode("utf-8", "replace")
+            ):
+                if one not in tests:
+                    yield Reason("it is not whole", f"tests/{name} calls {one}, which is not there")
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.rglob("*")) if path.is_file())
+def read_tree(folder: Path) -> dict[str, bytes]:
+    """Return the files of a folder by their paths in it."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def _image(dockerfile: str, context: Path) -> tuple[str, dict[str, bytes], dict[str, str]]:
-    """Return the working folder, the files and the variables that a Dockerfile makes."""
-    folder, files, variables = "/", dict[str, bytes](), dict[str, str]()
-    text = re.sub(r"\\[ \t]*\n", " ", re.sub(r"(?m)^\s*#.*\n?", "", dockerfile))
-    for line in filter(None, map(str.strip, text.splitlines())):
-        name, _, rest = line.partition(" ")
-        name, rest = name.upper(), rest.strip()
-        try:
-            words = json.loads(rest) if rest.startswith("[") else shlex.split(rest)
-            if name in _EXPANDED and not {"'", "\\"} & {*rest}:  # where a $ may be one that is meant
-                known = {"PATH": ENVIRONMENT["PATH"], **variables}
-                words = [Template(word).substitute(known) for word in words]
-        except KeyError as error:
-            raise Unfit(f"its Dockerfile needs the variable {error}, which it does not set: {line:.80}") from None
-        except ValueError as error:
-            raise Unfit(f"its Dockerfile cannot be read ({error}): {line:.80}") from None
-        if name == "FROM" and len(words) == 1:
-            if re.split("[:@]", words[0])[0] not in _PLAIN:
-                raise Unfit(f"it needs the image {words[0]!r}; plain ones are {', '.join(sorted(_PLAIN))}")
-        elif name == "WORKDIR" and len(words) == 1:
-            folder = _inside(folder, words[0])
-        elif name == "ENV" and words:
-            pairs = words if "=" in words[0] else [f"{words[0]}={' '.join(words[1:])}"]
-            variables |= dict(word.partition("=")[::2] for word in pairs)
-        elif name == "COPY" and len(words) > 1 and not words[0].startswith("--"):
-            files |= _copied(words[:-1], words[-1], folder, context)
-        elif name not in _IGNORED:
-            raise Unfit(f"its Dockerfile needs an image: {line:.80}")
-    for path in (folder, *files):
-        if path == "/" or _top(path) in _NOT_OURS or (path in files and path == _top(path)):
-            raise Unfit(f"it puts files into, or begins in, {path!r}, which belongs to the system here")
-        other_home = _top(path) == "/home" and not path.startswith(HOME)
-        if other_home or f"{sys.base_prefix}/".startswith(f"{_top(path)}/"):
-            raise Unfit(f"it needs {path!r}; {HOME} is the home here, and the interpreter lies in {sys.base_prefix}")
-    return folder, files, variables
+def _local_modules(parts: Parts, image: Image) -> set[str]:
+    """Return the modules that the task has, or that the policy is to write: its files, and names in the instruction."""
+    names = {part.removesuffix(".py") for path in image.files for part in PurePosixPath(path).parts}
+    return (
+        names | set(re.findall(r"\b(\w+)\.py\b", parts.instruction)) | set(re.findall(r"\b(\w+)/", parts.instruction))
+    )
 
 
-def _top(path: str) -> str:
-    return "/" + (PurePosixPath(path).parts[1:] or ("",))[0]
+def _own_programs(image: Image) -> set[str]:
+    return {PurePosixPath(path).name for path in image.files}
 
 
-def _inside(folder: str, path: str) -> str:
-    joined = PurePosixPath(folder, path)
-    if ".." in joined.parts:
-        raise Unfit(f"its Dockerfile names the path {path!r}")
-    return joined.as_posix()
+class _Used:
+    """Whether anything of a task uses a module: tests, solution, its programs, or what the instruction asks for."""
+
+    def __init__(self, parts: Parts, image: Image, imports: set[str]) -> None:
+        self.imports, self.instruction = imports, parts.instruction.lower()
+        programs = (data.decode("utf-8", "replace") for path, data in image.files.items() if path.endswith(".py"))
+        solved = [
+            data.decode("utf-8", "replace") for path, data in parts.solution_files.items() if path.endswith(".py")
+        ]
+        self.texts = "\n".join([parts.solution or "", *solved, *programs])
+
+    def __call__(self, module: str) -> bool:
+        name = re.escape(module)
+        imported = re.search(rf"(?m)^\s*(import|from)\s+([\w., ]+,\s*)?{name}\b", self.texts)
+        asked = re.search(rf"(?i)(?<![\w./-]){name}(?![\w/-]|\.\w)", self.instruction)
+        return module in self.imports or imported is not None or asked is not None
 
 
-def _copied(sources: list[str], target: str, folder: str, context: Path) -> dict[str, bytes]:
-    """Return what COPY copies: a folder's contents, or files, into a folder or under a name."""
-    copied: dict[str, bytes] = {}
-    itself = context / "Dockerfile"
-    place = _inside(folder, target)
-    into = target.endswith("/") or len(sources) > 1 or target in (".", "./")
-    for source in sources:
-        found = sorted(context.glob(source.strip("/"))) if source not in (".", "./") else [context]
-        if not found or ".." in source:
-            raise Unfit(f"its Dockerfile copies {source!r}, which is not in environment/")
-        for path in found:
-            if path.is_dir():
-                inner = {file.relative_to(path).as_posix(): file for file in _files(path) if file != itself}
-                copied |= {_inside(place, name): file.read_bytes() for name, file in inner.items()}
-            else:
-                copied[_inside(place, path.name) if into or len(found) > 1 else place] = path.read_bytes()
-    return copied
+def _shown(instruction: str, image: Image) -> tuple[str, ...]:
+    """Return the paths in /tmp and /run that the instruction names, or that the task has put there."""
+    found = {path.rstrip(".") for path in re.findall(r"(?<![\w.-])/(?:tmp|run)/[\w./+-]*[\w+-]", instruction)}
+    found |= {path for path in (*image.files, *image.folders) if path.startswith(("/tmp/", "/run/"))}
+    if image.folder.startswith(_SCRATCH):
+        names = re.findall(r"(?<![\w./-])[\w-][\w./-]*\.\w+", instruction)
+        found |= {f"{image.folder}/{name}" for name in names}
+        found |= {image.folder} - set(_SCRATCH)
+    return tuple(sorted(path for path in found if ".." not in path and path not in _SCRATCH))
 
 
 def write_task(task: Task, folder: Path, metadata: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ its standard input, and files for its standard output and error. So the fork ser
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 MAX_MESSAGE_BYTES = 1 << 16
 PID_BYTES, TOKEN_BYTES = 4, 8  # of the messages of a session, see program.py
@@ -32,6 +32,7 @@ class Setup(TypedDict):
     readable: list[str]  # files and folders, by their real paths
     hidden: list[str]  # folders of installed packages, which may lie inside of readable ones
     namespaces: bool
+    pytest: NotRequired[dict[str, str]]  # where the modules of pytest are, for tests in a terminal
 
 
 class Exit(TypedDict):

@@ -23,7 +23,11 @@ from dataclasses import dataclass, field
 from . import ENVIRONMENT, MAX_MESSAGE_BYTES, Exit, Message, Setup, cpu_clock, kernel, preload, program, seccomp
 
 CHILDREN = mmap.PAGESIZE  # at once: one byte of shared memory each
-OVERUSED = {2: "memory", 3: "cpu"}  # what a child that watches its own processes may write there, and why it ended them
+OVERUSED = {
+    2: "memory",
+    3: "cpu",
+    4: "machine",
+}  # what a child that watches its own processes may write there, and why it ended them
 _CORES = os.cpu_count() or 1
 _LOOK_S = 0.02  # without another reason, no clock is looked at more often
 _PARENT_LOOK_S = 5.0
@@ -287,7 +291,11 @@ class Server:
         """The caller is gone, and so is everything that it started."""
         for one in self.children.values():
             one.signal(signal.SIGKILL)
+        self.clear()
         os._exit(0)
+
+    def clear(self) -> None:
+        """Remove what is left of the children, which have been killed."""
 
 
 def _run(job: Job, confinement: Confinement) -> None:

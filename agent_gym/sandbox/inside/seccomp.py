@@ -19,6 +19,9 @@ from collections.abc import Callable, Iterable
 
 from . import kernel
 
+# By which `usage.Meter` hears of calls and answers: SECCOMP_IOCTL_NOTIF_RECV and SECCOMP_IOCTL_NOTIF_SEND.
+NOTIFICATIONS = RECEIVE, SEND = 0xC0502100, 0xC0182101
+
 _Numbers = dict[str, list[str]]
 
 
@@ -69,7 +72,7 @@ _ALLOWED = _numbers(
 # Allowed for some arguments, which `template` names.
 _JUDGED = _numbers(
     "openat 257 56, open 2 -, clone 56 220, kill 62 129, tgkill 234 131, fcntl 72 25, ioctl 16 29, prctl 157 167, "
-    "prlimit64 302 261, socketpair 53 199, sendto 44 206",
+    "prlimit64 302 261, socketpair 53 199, sendto 44 206, mmap 9 222",
 )
 
 # They change the file system. Landlock and a read-only root refuse them too, with this same answer, so that programs
@@ -99,6 +102,8 @@ _SHELL = _FILE_CHANGES | _numbers(
 # glibc tries the newer call first and falls back to the older one, whose arguments a filter can see: those of clone3
 # and openat2 lie in memory, where another thread could change them after they were judged.
 _REFUSED_WITH_ENOSYS = _numbers("clone3 435 435, openat2 437 437")
+# As file systems without extended attributes answer: `sed -i` and `cp -p` then say nothing of it.
+_REFUSED_TO_SHELLS = _numbers("setxattr 188 5, lsetxattr 189 6, fsetxattr 190 7")
 
 # fcntl: descriptors and their flags. Left out are F_SETOWN and F_SETSIG, by which the kernel can be made to send any
 # signal to any process of the same user when a file becomes readable; F_SETPIPE_SZ, memory that no limit counts;
@@ -115,6 +120,8 @@ _IOCTL_COMMANDS = (_TCGETS, _TIOCGWINSZ, _FIONREAD, _FIONBIO, _FIONCLEX, _FIOCLE
 _PR_SET_NAME, _PR_GET_NAME = 15, 16
 
 _AF_UNIX = 1
+# mmap: a mapping of one process alone. Of the large pages of a machine, which no figure of a process has, none.
+_MAP_TYPE, _MAP_PRIVATE, _MAP_HUGETLB = 0xF, 0x2, 0x40000
 _CLONE_THREAD = 0x10000
 _CLONE_NAMESPACES = 0x7E020080
 # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC and __O_TMPFILE: what makes an open one for writing.
@@ -130,7 +137,8 @@ _X32 = 0x40000000  # a second set of numbers on x86_64, which would pass a filte
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 
 _LOAD, _AND, _JUMP_EQ, _JUMP_GE, _JUMP_ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
-_ALLOW, _KILL = 0x7FFF0000, 0x80000000
+_ALLOW, _KILL, _TELL = 0x7FFF0000, 0x80000000, 0x7FC00000
+_NEW_LISTENER = 1 << 3
 _NUMBER, _ARCHITECTURE = 0, 4
 
 # Stands in the program where the process id belongs until `for_process` puts it there; above any process id.
@@ -139,10 +147,11 @@ _OWN_PID = 0x7FFFFFFE
 _Instruction = tuple[int, int, int, int]
 
 
-def template(landlock: bool, shell: bool = False) -> bytes:
+def template(landlock: bool, shell: bool = False, told: bool = True) -> bytes:
     """Build the filter, with a placeholder for the process id. Without Landlock no file may be opened for writing.
 
-    That of a `shell` has no placeholder: its signals are held by the namespace of processes that it runs in.
+    That of a `shell` has no placeholder: its signals are held by the namespace of processes that it runs in. Its
+    processes can share memory, and the first one is told of that (`listen`); or none may, unless `told`.
     """
     judged = {
         "openat": _opening(2, landlock),
@@ -160,12 +169,20 @@ def template(landlock: bool, shell: bool = False) -> bytes:
         # is not allowed at all: descriptors in flight are counted by no limit.
         "socketpair": _one_of(0, [_AF_UNIX], errno.EACCES),
         "sendto": _only_without(4),
+        "mmap": [_return(_ALLOW)],
     }
     allowed = _ALLOWED
     if shell:
-        allowed = _ALLOWED | _SHELL
+        allowed = {name: numbers for name, numbers in (_ALLOWED | _SHELL).items() if name != "mmap"}
+        sharing = _return(_TELL) if told else _refuse(errno.ENOMEM)
+        judged |= {
+            "mmap": _private_or(sharing),
+            "socketpair": [_argument(0), (_JUMP_EQ, 0, 1, _AF_UNIX), sharing, _refuse(errno.EACCES)],
+        }
         judged |= dict.fromkeys(("openat", "open", "kill", "tgkill"), [_return(_ALLOW)])
         judged |= {"clone": _no_namespace(), "fcntl": _one_of(1, (*_FCNTL_COMMANDS, *_F_LOCKS), errno.EPERM)}
+        # For the first process alone: no other can get a descriptor of the kind that understands these.
+        judged["ioctl"] = _one_of(1, (*_IOCTL_COMMANDS, *NOTIFICATIONS), errno.ENOTTY)
     program = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_JUMP_EQ, 1, 0, _ARCHITECTURES[MACHINE]),
@@ -184,6 +201,8 @@ def template(landlock: bool, shell: bool = False) -> bytes:
     on(allowed, lambda name: [_return(_ALLOW)])
     on(_JUDGED, lambda name: judged[name])
     on(_REFUSED_WITH_EACCES, lambda name: [_refuse(errno.EACCES)])
+    if shell:
+        on(_REFUSED_TO_SHELLS, lambda name: [_refuse(errno.EOPNOTSUPP)])
     on(_REFUSED_WITH_ENOSYS, lambda name: [_refuse(errno.ENOSYS)])
     program.append(_refuse(errno.EPERM))
     return assembled(program)
@@ -201,9 +220,22 @@ def for_process(template: bytes, pid: int) -> bytes:
 
 def apply(program: bytes) -> None:
     """Put this process under the filter, for good."""
+    _apply(program, 0)
+
+
+def listen(program: bytes) -> int:
+    """Put this process under the filter, for good, and return a descriptor that reads the calls it tells of.
+
+    Needs Linux 5.5, and no other filter above it that does the same, as some containers have.
+    """
+    return _apply(program, _NEW_LISTENER)
+
+
+def _apply(program: bytes, flags: int) -> int:
     set_mode_filter = 1
     code = ctypes.create_string_buffer(program, len(program))
-    kernel.syscall(_SECCOMP[MACHINE], set_mode_filter, 0, struct.pack("HP", len(program) // 8, ctypes.addressof(code)))
+    record = struct.pack("HP", len(program) // 8, ctypes.addressof(code))
+    return kernel.syscall(_SECCOMP[MACHINE], set_mode_filter, flags, record)
 
 
 def _return(verdict: int) -> _Instruction:
@@ -236,6 +268,12 @@ def _only_without(index: int) -> list[_Instruction]:
 def _thread_only() -> list[_Instruction]:
     neither = (_JUMP_ANY_BIT, 2, 0, _CLONE_NAMESPACES)
     return [_argument(0), neither, (_JUMP_ANY_BIT, 0, 1, _CLONE_THREAD), _return(_ALLOW), _refuse(errno.EPERM)]
+
+
+def _private_or(verdict: _Instruction) -> list[_Instruction]:
+    """Allow a mapping that belongs to one process; others get the verdict."""
+    large = [_argument(3), (_JUMP_ANY_BIT, 0, 1, _MAP_HUGETLB), _refuse(errno.ENOMEM)]
+    return [*large, (_AND, 0, 0, _MAP_TYPE), (_JUMP_EQ, 0, 1, _MAP_PRIVATE), _return(_ALLOW), verdict]
 
 
 def _no_namespace() -> list[_Instruction]:

@@ -15,18 +15,23 @@ import gc
 import json
 import mmap
 import os
+import pathlib
 import select
 import signal
 import socket
 import sys
 import tarfile
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from . import MAX_MESSAGE_BYTES, Exit, Message, Setup, kernel, preload, seccomp
+from . import MAX_MESSAGE_BYTES, Exit, Message, Setup, kernel, preload, seccomp, usage
 from .forkserver import CHILDREN, DEVICES, NICE, OVERUSED, Job, Server, or_give_up
+from .groups import Groups, make_groups
 
 _SESSIONS, _TESTS, _LOGS = "/sessions", "/tests", "/logs"
+_SCRATCH = ("/run", "/tmp")  # of which tests have their own
+_SHOWN = f"{_LOGS}/session"  # where tests find the session's
 _PRELUDE, _KEPT = "/etc/terminal.bash", "/run/state"
 # Bash reads this before each command: the exported variables and the folder that the last one left. A command can
 # change them as it likes, since only later commands of its own session read them.
@@ -34,15 +39,22 @@ _STATE = f"""unset BASH_ENV
 [ -f {_KEPT} ] && . {_KEPT}
 trap '{{ export -p; printf "cd -- %q 2>/dev/null && OLDPWD=%q\\n" "$PWD" "${{OLDPWD-$PWD}}"; }} >{_KEPT}' EXIT
 """
+_PYTEST = "/usr/local/lib/pytest"
+_PYTEST_PROGRAM = f"""#!/usr/local/bin/python3 -P
+import sys
+sys.path.insert(0, {_PYTEST!r})
+from pytest import main
+sys.exit(main())
+"""
 _ACCOUNTS = {"passwd": "agent:x:1000:1000::/home/agent:/bin/bash\n", "group": "agent:x:1000:\n"}
 _USER = 1000
 _PROCESSES = 64
+# Of each thread that a process can have: its stack, and what malloc sets aside for it. Next to nothing of it is used.
+_THREAD_BYTES = kernel.STACK_BYTES + (64 << 20)
 _APART = 997  # between the first users of two fork servers with neighbouring numbers
-_LOOK_S = 0.05  # how often the use of memory and CPU time is counted
 _REWARDS = ("reward.txt", "reward.json")  # in the order in which Harbor looks for them
 _REWARD_BYTES = 4096
 _AGAIN = kernel.REMOUNT | kernel.BIND | kernel.READ_ONLY | kernel.NO_SETUID | kernel.NO_DEVICES
-_TICK_S, _PAGE = 1 / os.sysconf("SC_CLK_TCK"), mmap.PAGESIZE
 
 
 @dataclass
@@ -53,13 +65,16 @@ class _Ground:
     users: range | None  # ids of which a session gets one of its own, or None without the right to give them
     flags: mmap.mmap  # see `forkserver.Confinement`
     pidfd: int  # of the fork server: how a child learns whether it has ended
+    meminfo: int  # descriptor of /proc/meminfo, which commands do not see
+    groups: Groups | None
+    told: bool  # whether the filter tells a command's first process of what is shared
 
 
 def main(descriptor: int) -> None:
     """Be a fork server for the socket's other end. In the children it forks, run their commands."""
     server = socket.socket(fileno=descriptor)
     ground = _prepare(server)
-    job = _Terminals(server, ground.flags, users=ground.users).serve()
+    job = _Terminals(server, ground.flags, users=ground.users, groups=ground.groups).serve()
     server.close()
     _run(job, ground)
 
@@ -67,14 +82,16 @@ def main(descriptor: int) -> None:
 def _prepare(server: socket.socket) -> _Ground:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     setup: Setup = json.loads(server.recv(MAX_MESSAGE_BYTES))
-    users = kernel.free_users()
+    users, groups = kernel.free_users(), make_groups()
+    meminfo = os.open("/proc/meminfo", os.O_RDONLY | os.O_CLOEXEC)
     interpreter = os.path.realpath(sys.executable)
     readable = sorted({*setup["readable"], *preload.libraries()})
+    report_plugin = pathlib.Path(__file__).with_name("pytest_report.py").read_text()
     or_give_up(server, kernel.leave_network)
     or_give_up(server, lambda: kernel.furnish(readable, setup["hidden"], [*DEVICES, "/proc"]))
     or_give_up(server, lambda: socket.sethostname("terminal"))
     for folder in setup["hidden"]:
-        if os.path.isdir(folder):  # empty, and to stay so
+        if os.path.ismount(folder):  # empty, and to stay so
             kernel.mount("none", folder, None, _AGAIN)
     for folder in (_SESSIONS, _TESTS, _LOGS, "/usr/local/bin"):
         os.makedirs(folder, exist_ok=True)
@@ -88,17 +105,57 @@ def _prepare(server: socket.socket) -> _Ground:
     for path, text in {_PRELUDE: _STATE, **{f"/etc/{name}": text for name, text in _ACCOUNTS.items()}}.items():
         with open(path, "w") as file:
             file.write(text)
-    ground = _Ground(seccomp.template(True, shell=True), users, mmap.mmap(-1, CHILDREN), os.pidfd_open(os.getpid()))
+    _furnish_pytest(setup.get("pytest", {}), report_plugin)
+    told = _can_be_told()
+    rules = seccomp.template(True, shell=True, told=told)
+    flags = mmap.mmap(-1, CHILDREN)
+    ground = _Ground(rules, users, flags, os.pidfd_open(os.getpid()), meminfo, groups, told)
+    clock = kernel.task_clock()
     kernel.undumpable()
     gc.freeze()
     report: Message = {"landlock": 0, "namespaces": True, "user": "own" if users else "inherited", "notes": {}}
+    report["counted"] = {"cpu": "kernel" if clock is not None else "processes", "shared": told}
+    report["counted"]["group"] = groups.version if groups else 0
+    if clock is not None:
+        os.close(clock)
     server.send(json.dumps({"ready": report}).encode())
     return ground
+
+
+def _furnish_pytest(modules: dict[str, str], plugin: str) -> None:
+    """Put the modules of pytest into one folder, and the program next to them."""
+    if not modules:
+        return
+    os.makedirs(f"{_PYTEST}/bin")
+    for name, path in modules.items():
+        os.symlink(path, f"{_PYTEST}/{name}")
+    for name, text in {
+        "pytest_report.py": plugin,
+        "bin/pytest": _PYTEST_PROGRAM,
+        "bin/py.test": _PYTEST_PROGRAM,
+    }.items():
+        with open(f"{_PYTEST}/{name}", "w") as file:
+            file.write(text)
+        os.chmod(file.name, 0o755)
+
+
+def _can_be_told() -> bool:
+    """Whether a filter can have a listener here: not before Linux 5.5, nor where a container's own filter has one."""
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            kernel.no_new_privileges()
+            seccomp.listen(seccomp.template(True, shell=True))
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
 
 
 @dataclass
 class _Terminals(Server):
     users: range | None = None
+    groups: Groups | None = None
 
     def fork(self) -> int:
         return kernel.fork_apart()
@@ -122,6 +179,18 @@ class _Terminals(Server):
         else:
             return super().handle({**request, "user": self._user(request)}, descriptors)
         return None
+
+    def answer(self, ended: Exit) -> None:
+        if self.groups is not None:
+            self.groups.leave(str(ended["id"]))
+        super().answer(ended)
+
+    def clear(self) -> None:
+        if self.groups is not None:
+            for one in self.children.values():
+                os.waitpid(one.pid, 0)
+                self.groups.leave(str(one.id))
+            self.groups.end()
 
     def _user(self, request: Message) -> int | None:
         if not self.users:
@@ -160,14 +229,25 @@ def _run(job: Job, ground: _Ground) -> None:
     try:
         source, stdin, output, ours = descriptors
         command = os.pread(source, os.fstat(source).st_size, 0)
-        kernel.place([stdin, output, output, ours, ground.pidfd])  # `ours` has why this file failed, or the reward
-        _confine(request, ground.filter)
+        memory = int(request["memory_mb"]) << 20
+        group = None if ground.groups is None else ground.groups.enter(str(request["id"]), memory)
+        counted = [] if group is None else [group.counted, group.parts]
+        # `ours` has why this file failed, or the reward
+        kernel.place([stdin, output, output, ours, ground.pidfd, ground.meminfo, *counted])
+        if group is not None:
+            group.counted, group.parts = 6, 7
+        kernel.close_from(6 + len(counted))
+        clock = kernel.task_clock()
+        listener = _confine(request, ground)
+        meter = usage.Meter(request["cpu_seconds"], memory, clock, listener, 5, group)
         ground.flags[flag] = 1
     except BaseException as error:
         os.write(3, f"{type(error).__name__}: {error}".encode())
         os._exit(1)
     try:
-        code = _watch(command, request, ground.flags, flag)
+        code, over = _watch(command, request, meter)
+        if over:
+            ground.flags[flag] = next(number for number, name in OVERUSED.items() if name == over)
         if request["tests"]:
             os.ftruncate(3, 0)
             os.write(3, _reward())
@@ -175,7 +255,8 @@ def _run(job: Job, ground: _Ground) -> None:
         os._exit(code)
 
 
-def _confine(request: Message, filter_: bytes) -> None:
+def _confine(request: Message, ground: _Ground) -> int | None:
+    """Give up all rights; return the descriptor by which the filter tells of what is shared."""
     os.setsid()
     os.nice(NICE)
     kernel.no_new_privileges()
@@ -183,21 +264,15 @@ def _confine(request: Message, filter_: bytes) -> None:
     # The system should take a command's memory before anybody else's, and before the files of all sessions.
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
-    folder = f"{_SESSIONS}/{request['terminal']}"
-    for path in request["folders"]:
-        kernel.mount(folder + path, path, None, kernel.BIND)
-    if request["tests"]:
-        kernel.mount(f"{folder}.tests", _TESTS, None, kernel.BIND)
-        kernel.mount("none", _TESTS, None, _AGAIN)
-        kernel.mount("logs", _LOGS, "tmpfs", kernel.NO_SETUID | kernel.NO_DEVICES, "size=1m,nr_inodes=256,mode=777")
-        os.mkdir(f"{_LOGS}/verifier")
-        os.chmod(f"{_LOGS}/verifier", 0o777)
+    _show_files(request)
     kernel.unmount(_SESSIONS)
     kernel.mount("none", "/", None, _AGAIN)  # without users of their own, commands own it
     os.chdir("/")
-    kernel.close_from(5)
-    memory = int(request["memory_mb"]) << 20
-    kernel.limit(2 * memory, int(request["disk_mb"]) << 20, int(request["wall_seconds"]) + 2, _PROCESSES)
+    private = 2 * (int(request["memory_mb"]) << 20) + _PROCESSES * kernel.STACK_BYTES
+    room = private + _PROCESSES * _THREAD_BYTES
+    # This process is one of those that are counted.
+    processes, wall = _PROCESSES + 1, int(request["wall_seconds"]) + 2
+    kernel.limit(room, int(request["disk_mb"]) << 20, wall, processes, private)
     if request["user"] is not None:
         os.setgroups([])
         os.setresgid(*[request["user"]] * 3)
@@ -206,12 +281,55 @@ def _confine(request: Message, filter_: bytes) -> None:
     kernel.die_with(0)  # the number of a parent outside of this namespace
     if select.select([4], [], [], 0)[0]:
         os._exit(1)  # the fork server had ended before
-    seccomp.apply(filter_)
+    if ground.told:
+        return seccomp.listen(ground.filter)
+    seccomp.apply(ground.filter)
+    return None
 
 
-def _watch(command: bytes, request: Message, flags: mmap.mmap, flag: int) -> int:
-    """Run a command until its shell ends or the processes together have taken too much; end all that it left."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+def _show_files(request: Message) -> None:
+    """Mount what a command finds: the session's folders, or those of tests."""
+    folder, tests = f"{_SESSIONS}/{request['terminal']}", request["tests"]
+    if tests:
+        kernel.mount(f"{folder}.tests", _TESTS, None, kernel.BIND)
+        kernel.mount("none", _TESTS, None, _AGAIN)
+        _mount_empty(_LOGS, 1)
+        for path in (f"{_LOGS}/verifier", *(f"{_SHOWN}{path}" for path in _SCRATCH)):
+            os.makedirs(path)
+        os.chmod(f"{_LOGS}/verifier", 0o777)
+    for path in request["folders"]:
+        if tests and path in _SCRATCH:
+            kernel.mount(folder + path, _SHOWN + path, None, kernel.BIND)
+            _mount_empty(path, int(request["disk_mb"]))
+        else:
+            kernel.mount(folder + path, path, None, kernel.BIND)
+    for path in sorted(request["shown"]) if tests else ():
+        # Nobody else has written here yet.
+        for outer in reversed(list(_parents(path))):
+            if not os.path.lexists(outer):
+                os.mkdir(outer)
+                os.chmod(outer, 0o777)
+        if not any(os.path.islink(outer) for outer in _parents(path)) and not os.path.lexists(path):
+            os.symlink(_SHOWN + path, path)
+
+
+def _parents(path: str) -> Iterator[str]:
+    while (path := os.path.dirname(path)) not in ("/", ""):
+        yield path
+
+
+def _mount_empty(path: str, megabytes: int) -> None:
+    options = f"size={megabytes}m,nr_inodes={max(megabytes, 1) << 8},mode=777"
+    kernel.mount("files", path, "tmpfs", kernel.NO_SETUID | kernel.NO_DEVICES, options)
+
+
+def _watch(command: bytes, request: Message, meter: usage.Meter) -> tuple[int, str | None]:
+    """Run a command until its shell ends or the processes together have taken too much; end all that it left.
+
+    Returns:
+        Its exit code, and what it took too much of: "cpu", "memory" or "machine", or None.
+    """
+    waking = usage.wakeup()
     os.umask(0o022)
     with suppress(OSError):
         os.chdir(request["folder"])
@@ -227,35 +345,22 @@ def _watch(command: bytes, request: Message, flags: mmap.mmap, flag: int) -> int
         setsigmask=[],
         setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores
     )
-    code = None
-    while code is None:
+    code = over = None
+    while code is None and over is None:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == shell:
             code = os.waitstatus_to_exitcode(status)
         elif not pid:
-            signal.sigtimedwait([signal.SIGCHLD], _LOOK_S)
-            cpu_seconds, memory = _used()
-            over = {"cpu": cpu_seconds > request["cpu_seconds"], "memory": memory > int(request["memory_mb"]) << 20}
-            if any(over.values()):
-                flags[flag] = next(number for number, name in OVERUSED.items() if over[name])
-                code = 1
+            over = meter.over()
+            if over is None:
+                meter.wait(waking)
+    over = over or meter.over_at_the_end()
     with suppress(OSError):
         os.kill(-1, signal.SIGKILL)  # all but this one, and none can fork in between
         while True:
             os.wait()
-    return code if code >= 0 else 128 - code
-
-
-def _used() -> tuple[float, int]:
-    """Return the CPU seconds and the bytes of memory of all processes of this namespace."""
-    ticks = pages = 0
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()  # a name may hold anything, so from its end on
-                ticks += sum(map(int, fields[11:15]))  # its own, and of children that have ended
-                pages += int(fields[21])
-    return ticks * _TICK_S, pages * _PAGE
+    code = 1 if code is None else code
+    return (code if code >= 0 else 128 - code), over
 
 
 def _reward() -> bytes:

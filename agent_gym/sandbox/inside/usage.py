@@ -1,0 +1,174 @@
+"""How much a command has taken, all its processes together: CPU time and memory, by the kernel's own figures.
+
+CPU time is a counter of the kernel (perf_event_open(2), a task clock that children inherit). It holds the time of
+processes that have ended, also of those that nobody waits for. Without the right to it, /proc is read, and a sum that
+never falls is kept.
+
+Memory is counted in three parts. What belongs to one process is in its /proc/PID/task/TID/status: a process whose first
+thread has ended has no figures of its own, its other threads have. What processes share (mmap with MAP_SHARED) can stay
+in memory when no process has it mapped any more, and buffers of sockets belong to none: both are counted when they are
+asked for, by the filter of system calls, which tells this process of it (seccomp_unotify(2)), and that sum never falls.
+Files are in the session's own file system, which has a size.
+
+A control group, where one can be made, counts the rest of the kernel's memory as well (`groups.py`).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import select
+import signal
+import struct
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from .groups import Group
+from .seccomp import COLUMNS, MACHINE, RECEIVE, SEND
+
+_CONTINUE = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE
+_NOTICE = struct.Struct(
+    "QIIiIQ6Q"
+)  # struct seccomp_notif: id, pid, flags, then the call, its machine, place, arguments
+_ANSWER = struct.Struct("QqiI")
+_SMALLEST = 16 << 10  # what a mapping or a socket takes of the kernel's memory, at least
+_SOCKET_PAIR = 2 * 2 * 212_992  # bytes that both ends can hold in both directions, at the kernel's standard size
+_PARTS = (b"RssAnon:", b"VmSwap:", b"VmPTE:")  # pages of files the kernel can drop
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_LOOK_S, _LOOK_CLOSELY_S = 0.05, 0.01
+_CLOSELY = 8  # from this part of the limit on
+_RESERVE_SHARE, _RESERVE_BYTES = 20, 512 << 20  # a twentieth of the machine's memory, at most 512 MiB
+_PATIENCE_S = 2.0  # a small command lives so much longer in a shortage than one that is near its limit
+_MMAP = (9, 222)
+
+
+@dataclass
+class Meter:
+    """What one command may use, and what it has used."""
+
+    cpu_seconds: float
+    memory: int  # bytes
+    clock: int | None  # descriptor of the kernel's counter of CPU time
+    listener: int | None  # descriptor by which the filter tells of what is shared
+    meminfo: int  # descriptor of /proc/meminfo
+    group: Group | None = None
+    shared: int = 0  # bytes asked for
+    _seen: dict[tuple[int, bytes], int] = field(default_factory=dict)  # ticks of each process that is or was there
+    _short_since: float | None = None
+    _next: float = 0.0
+
+    def over(self) -> str | None:
+        """Say which limit is exceeded, if it is time to look: "cpu", "memory" or "machine"."""
+        now = time.monotonic()
+        if now < self._next and self.shared <= self.memory:
+            return None
+        memory = self._count() + self.shared
+        if self.group is not None:
+            memory = max(memory, self.group.memory())
+        self._next = now + (_LOOK_CLOSELY_S if memory * _CLOSELY > self.memory else _LOOK_S)
+        if self._cpu() > self.cpu_seconds:
+            return "cpu"
+        if memory > self.memory:
+            return "memory"
+        return "machine" if self._short(now, memory) else None
+
+    def over_at_the_end(self) -> str | None:
+        """Say whether a command that has ended between two looks had taken too much CPU time."""
+        if self.clock is None:
+            self._count()
+        return "cpu" if self._cpu() > self.cpu_seconds else None
+
+    def wait(self, wakeup: int) -> None:
+        """Wait for a signal, a notice of the filter, or the time to look again."""
+        watched = [wakeup, *([] if self.listener is None else [self.listener])]
+        ready = select.select(watched, [], [], max(0.0, self._next - time.monotonic()))[0]
+        if wakeup in ready:
+            with suppress(BlockingIOError):
+                os.read(wakeup, 4096)
+        if self.listener is not None and self.listener in ready:
+            self._hear(self.listener)
+
+    def _hear(self, listener: int) -> None:
+        """Count what a process asks for, and let it have it; `over` ends the command if it was too much."""
+        notice = bytearray(_NOTICE.size)
+        try:
+            fcntl.ioctl(listener, RECEIVE, notice)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EINTR):
+                raise
+            return  # who asked has ended
+        number, _, _, call, _, _, _, length, *_ = _NOTICE.unpack(notice)
+        asked = length if call == _MMAP[COLUMNS[MACHINE]] else _SOCKET_PAIR
+        self.shared += max(asked, _SMALLEST)
+        if self.shared > self.memory:
+            return  # it waits until the command is ended
+        with suppress(FileNotFoundError):
+            fcntl.ioctl(listener, SEND, _ANSWER.pack(number, 0, 0, _CONTINUE))
+
+    def _count(self) -> int:
+        """Return the bytes that belong to one process each, over all; and, without a clock, note their CPU time."""
+        kilobytes = 0
+        for name in os.listdir("/proc"):
+            if not name.isdigit() or name == "1":
+                continue
+            if self.clock is None:
+                with suppress(OSError):
+                    self._look(int(name))
+            with suppress(OSError):
+                kilobytes += _resident(name)
+        return kilobytes << 10
+
+    def _look(self, process: int) -> None:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()  # a name may hold anything, so from its end on
+        # Its own time. That of children which it has waited for was counted as theirs.
+        ticks = int(fields[11]) + int(fields[12])
+        begun = (process, fields[19])
+        self._seen[begun] = max(ticks, self._seen.get(begun, 0))
+
+    def _cpu(self) -> float:
+        if self.clock is None:
+            return sum(self._seen.values()) * _TICK_S
+        counted = struct.unpack("Q", os.read(self.clock, 8))[0] / 1e9
+        return float(counted - time.process_time())  # this process is no part of the command
+
+    def _short(self, now: float, memory: int) -> bool:
+        """Whether the machine has so little memory left that this command must end: larger ones end sooner."""
+        fields = os.pread(self.meminfo, 4096, 0).split()
+        total, available = (int(fields[fields.index(name) + 1]) << 10 for name in (b"MemTotal:", b"MemAvailable:"))
+        if available >= min(total // _RESERVE_SHARE, _RESERVE_BYTES):
+            self._short_since = None
+            return False
+        if self._short_since is None:
+            self._short_since = now
+        return now - self._short_since >= _PATIENCE_S * (1 - memory / self.memory)
+
+
+def _resident(process: str) -> int:
+    """Return the kilobytes that belong to a process: pages, those swapped out, and the tables of them."""
+    threads = None
+    place = f"/proc/{process}/status"
+    while True:
+        with suppress(OSError), open(place, "rb") as file:
+            words = file.read().split()
+            if b"VmRSS:" in words:
+                return sum(int(words[words.index(part) + 1]) for part in _PARTS if part in words)
+        # A first thread that has ended has no memory: others may have it.
+        if threads is None:
+            threads = [name for name in os.listdir(f"/proc/{process}/task") if name != process]
+        if not threads:
+            return 0
+        place = f"/proc/{process}/task/{threads.pop()}/status"
+
+
+def wakeup() -> int:
+    """Have SIGCHLD write to a pipe, and return the end to wait for."""
+    reading, writing = os.pipe()
+    for end in (reading, writing):
+        os.set_blocking(end, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    return reading
