@@ -57,7 +57,8 @@ class ToolEnv(TextEnv):
     Args:
         tasks: see `TextEnv`.
         tools: what the policy may call.
-        parser: the wire format of calls; Hermes/Qwen JSON by default.
+        parser: the wire format of calls; by default that of the tokenizer's chat template (`ChatRenderer.call_format`),
+            and Hermes/Qwen JSON without a tokenizer.
         max_calls_per_turn: calls beyond this many in one turn do not run; one error in their place says so.
         **kwargs: see `TextEnv`.
 
@@ -82,7 +83,8 @@ class ToolEnv(TextEnv):
         if len(self.tools) != len(tools):
             raise ConfigError(f"two tools share a name: {[one.name for one in tools]}")
         self.max_calls_per_turn = whole_number("max_calls_per_turn", max_calls_per_turn, 1)
-        self.parser = parser or HermesParser()
+        self._parser = parser
+        self._hermes = HermesParser()
         self.stop = self.parser.stop
         self.tool_schemas = [one.schema for one in tools]
 
@@ -94,10 +96,21 @@ class ToolEnv(TextEnv):
         """Return raw process-reward terms for one turn of calls; none by default."""
         return {}
 
+    @property
+    def parser(self) -> Parser:
+        """The wire format of calls: what was given, or else what the model's chat template writes."""
+        if self._parser is not None:
+            return self._parser
+        return self._hermes if self.renderer is None else self.renderer.call_format.parser
+
+    @property
+    def _in_template(self) -> bool:
+        """Whether the chat template describes the tools, in the format that is read."""
+        return self.parser.in_templates and (self.renderer is None or self.renderer.call_format.fits(self.parser))
+
     def opening_system_prompt(self) -> str:
         """Add a description of the tools where the chat template would not show them, or in another format."""
-        shown = self.parser.in_templates and (self.renderer is None or self.renderer.renders_tools)
-        if shown or not self.tools or not self.explains_tools:
+        if self._in_template or not self.tools or not self.explains_tools:
             return self.system_prompt
         return "\n\n".join(filter(None, [self.system_prompt, self.parser.instructions(self.tool_schemas)]))
 
@@ -117,8 +130,8 @@ class ToolEnv(TextEnv):
 
     @property
     def template_tools(self) -> list[dict[str, Any]]:
-        """None for a format that no template asks for: the policy has to read of one format only."""
-        return self.tool_schemas if self.parser.in_templates else []
+        """None where the template would ask for another format: the policy has to read of one format only."""
+        return self.tool_schemas if self._in_template else []
 
     def respond(self, action: str) -> Reply:
         """Run the calls of a turn, or take it as the answer if there are none."""

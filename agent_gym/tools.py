@@ -22,8 +22,8 @@ from typing import Annotated, Any, NotRequired, Protocol
 
 from typing_extensions import TypedDict  # typing's own TypedDict is refused by pydantic before 3.12
 
-from agent_gym.chat import copied
 from agent_gym.errors import ConfigError
+from agent_gym.messages import copied
 
 ToolSchema = Mapping[str, Any]
 """An OpenAI-style function schema: {"type": "function", "function": {"name", "description", "parameters"}}."""
@@ -44,6 +44,7 @@ class ToolCall:
     failed: bool = False  # whether it failed, through the policy's fault
     seconds: float = 0.0  # how long it took; calls of one turn run together, and each is charged its share
     offered: bool = False  # whether the policy was shown the tool, where that differs from turn to turn
+    id: str = ""  # as the policy wrote it, in formats that have one
 
     @property
     def record(self) -> dict[str, Any]:
@@ -69,6 +70,9 @@ class Parser(Protocol):
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Write a call as the policy would."""
+
+    def render_calls(self, calls: Sequence[ToolCall]) -> str:
+        """Write the calls of one turn as the policy would."""
 
     def instructions(self, tools: Sequence[ToolSchema]) -> str:
         """Describe tools and format for a system prompt."""
@@ -121,6 +125,9 @@ class HermesParser:
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
         body = json.dumps({"name": name, "arguments": dict(arguments)}, ensure_ascii=False)
         return f"<tool_call>\n{body}\n</tool_call>"
+
+    def render_calls(self, calls: Sequence[ToolCall]) -> str:
+        return "\n".join(self.render(call.name, call.arguments) for call in calls)
 
     def instructions(self, tools: Sequence[ToolSchema]) -> str:
         listing = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)

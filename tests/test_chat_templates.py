@@ -191,11 +191,11 @@ def test_who_ends_a_turn_and_where_answers_stand(case: Case) -> None:
     """Cut off or closed, the context is the same; only the author of the end-of-turn differs."""
     renderer = renderer_of(case)
     words, (answer,) = renderer.encode("so far"), tool_messages("42").messages or []
-    # Harmony's own closing in history is <|end|>, not the <|return|> that its policy samples.
+    # Harmony closes turns of history with <|end|>; its policy samples <|return|>, which is the one end then.
     closing = renderer.tokenizer.convert_tokens_to_ids("<|end|>") if case.name == "gptoss" else renderer.end_of_turn
     forced = renderer.reply(words, [answer])
     chosen = renderer.reply([*words, renderer.end_of_turn], [answer])
-    assert forced[0] == closing and chosen == (forced if case.name == "gptoss" else forced[1:])
+    assert forced[0] == closing and chosen == forced[1:]
     # Another end token does not close the turn for the template, so its closing stays.
     other = next(i for i in range(512) if i not in renderer.eos_token_ids)
     assert renderer.reply([*words, other], [answer]) == forced
