@@ -10,7 +10,9 @@ template is given none: the policy must never be told of one form and be read in
 from __future__ import annotations
 
 import json
+import logging
 import re
+import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,11 +21,12 @@ from typing import Any, NamedTuple
 
 from agent_gym.errors import ConfigError
 from agent_gym.messages import Message
-from agent_gym.tools import HermesParser, Parser, ToolCall
+from agent_gym.tools import HermesParser, Parser, ToolCall, ToolSchema
 
 Render = Callable[..., str]
 """From messages, and the keyword arguments of `apply_chat_template`, to a text; `ConfigError` if that is refused."""
 
+_LOG = logging.getLogger("agent_gym")
 MARK = "QxSentinelxQ"
 """Plain letters, so that no template trims, escapes or tokenises it into something else."""
 _ARGUMENT = "text"
@@ -98,6 +101,14 @@ class CallFormat:
     tools_in_turns: bool = False
     end: str = ""
     told: str = ""
+
+    def say(self) -> None:
+        """Say it, each line once: a warning unless it is Hermes, described by the template and answered by tools."""
+        usual = self.in_template and self.answer_role == "tool" and family_name(self.parser) == "hermes"
+        if usual:
+            _LOG.info(self.told)
+        else:
+            warnings.warn(self.told, RuntimeWarning, stacklevel=2)
 
     def fits(self, parser: Parser) -> bool:
         """Whether the template describes the tools in the form that this parser reads."""
@@ -313,6 +324,16 @@ def _told(call_format: CallFormat, shown: bool) -> str:
 def family_name(parser: Parser) -> str:
     """Return the name of the family of a parser; one that names none writes calls as Hermes does."""
     return getattr(parser, "family", "") or "hermes"
+
+
+def for_model(given: Parser | None, model: Parser, tools: Sequence[ToolSchema]) -> Parser:
+    """Return the parser of an environment for a model that writes calls as the parser `model` reads them.
+
+    A parser that was given stays, unless it reads calls and more beside them, as its method `around` says.
+    """
+    if given is None:
+        return model
+    return given.around(model) if hasattr(given, "around") else given
 
 
 @cache

@@ -175,7 +175,7 @@ class ChatRenderer:
         """Return the first of these messages, the answers of tools that the template writes behind calls only."""
         if not self.call_format.structured:
             return []
-        return self._as_observations(list(takewhile(lambda one: one["role"] == "tool", messages)))
+        return self._as_observations(list(takewhile(_is_answer, messages)))
 
     def _without_calls(self, text: str, mark: str, answers: Sequence[Message], words: str) -> str:
         """Put the words of a turn in the place of the calls that were made up for it."""
@@ -300,18 +300,21 @@ class ChatRenderer:
 
     def _as_observations(self, messages: Sequence[Message]) -> list[Message]:
         role = self.call_format.answer_role if messages and messages[0]["role"] == "tool" else self.observation_role
-        if role == "tool" and (self.call_format.parallel or len(messages) < 2):
-            return [dict(message) for message in messages]
-        # Templates without a tool role demand alternating turns, so that several answers share one user message.
-        first = messages[0] if role == "tool" else {"role": "user"}
-        return [{**first, "content": join([message["content"] for message in messages], "\n")}]
+        copies = [dict(message) for message in messages]
+        if role != "tool":
+            # Templates without a tool role demand alternating turns, so that several answers share one user message.
+            return [{"role": "user", "content": join([message["content"] for message in messages], "\n")}]
+        answers = list(takewhile(_is_answer, copies))
+        if len(answers) < 2 or self.call_format.parallel:
+            return copies
+        return [{**answers[0], "content": join([one["content"] for one in answers], "\n")}, *copies[len(answers) :]]
 
     def _delta(self, messages: Sequence[Message], rest: Sequence[Message] = (), **kwargs: Any) -> str:
         """Render what follows a turn: behind calls where the template writes the answers of tools there only."""
         answers = self._to_calls(messages)
         if not answers:
             return self._tail([*self._as_observations(messages), *rest], **kwargs)
-        others = [dict(message) for message in messages if message["role"] != "tool"]
+        others = [dict(message) for message in messages if not _is_answer(message)]
         call_format = self.call_format
         return self._facts.behind_calls(call_format.parser, call_format.written, answers, [*others, *rest], **kwargs)
 
@@ -425,6 +428,10 @@ class ChatRenderer:
         if "tool" not in str(self._template):
             raise ConfigError("the chat template knows no tools")
         return self._tail(answers, **kwargs)
+
+
+def _is_answer(message: Message) -> bool:
+    return bool(message["role"] == "tool")
 
 
 def _added(prompt: str, header: str) -> str:

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from agent_gym.call_format import for_model
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described, shown, whole_number
 from agent_gym.rewards import (
@@ -83,10 +84,10 @@ class ToolEnv(TextEnv):
         if len(self.tools) != len(tools):
             raise ConfigError(f"two tools share a name: {[one.name for one in tools]}")
         self.max_calls_per_turn = whole_number("max_calls_per_turn", max_calls_per_turn, 1)
-        self._parser = parser
-        self._hermes = HermesParser()
-        self.stop = self.parser.stop
+        self._given_parser, self._hermes = parser, HermesParser()
+        self._model_parser: Parser | None = None
         self.tool_schemas = [one.schema for one in tools]
+        self.stop = self.parser.stop
 
     def answer(self, text: str) -> Reply:
         """Handle a turn that calls no tool."""
@@ -99,9 +100,11 @@ class ToolEnv(TextEnv):
     @property
     def parser(self) -> Parser:
         """The wire format of calls: what was given, or else what the model's chat template writes."""
-        if self._parser is not None:
-            return self._parser
-        return self._hermes if self.renderer is None else self.renderer.call_format.parser
+        model = self._hermes if self.renderer is None else self.renderer.call_format.parser
+        if model is not self._model_parser:  # an environment may get its renderer, or another one, later
+            self._model_parser = model
+            self._parser = for_model(self._given_parser, model, self.tool_schemas)
+        return self._parser
 
     @property
     def _in_template(self) -> bool:
@@ -110,6 +113,8 @@ class ToolEnv(TextEnv):
 
     def opening_system_prompt(self) -> str:
         """Add a description of the tools where the chat template would not show them, or in another format."""
+        if self.tools and self.renderer is not None:
+            self.renderer.call_format.say()
         if self._in_template or not self.tools or not self.explains_tools:
             return self.system_prompt
         return "\n\n".join(filter(None, [self.system_prompt, self.parser.instructions(self.tool_schemas)]))

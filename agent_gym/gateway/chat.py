@@ -22,6 +22,7 @@ from agent_gym.gateway.exchange import (
     stop_strings,
     text_call,
     token_limit,
+    tool_message,
 )
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
@@ -52,9 +53,13 @@ def read_message(message: Mapping[str, Any]) -> Message:
     """Read a message in the form of chat completions."""
     if message["role"] not in ROLES:
         raise Refused(400, f"role is {message['role']!r}; allowed: {', '.join(ROLES)}")
-    made: Message = {"role": ROLES[message["role"]], "content": plain_text(message.get("content"))}
+    content = plain_text(message.get("content"))
+    if message["role"] == "tool":
+        return tool_message(content, message.get("tool_call_id"))
+    made: Message = {"role": ROLES[message["role"]], "content": content}
     if calls := message.get("tool_calls"):
-        made["calls"] = [text_call(call["function"]["name"], call["function"]["arguments"]) for call in calls]
+        functions = [(call["function"], call.get("id")) for call in calls]
+        made["calls"] = [text_call(function["name"], function["arguments"], number) for function, number in functions]
     return made
 
 

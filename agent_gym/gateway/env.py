@@ -19,11 +19,11 @@ from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described
 from agent_gym.gateway import thing_at
 from agent_gym.gateway.agents import FunctionAgent, Output, ProgramAgent
-from agent_gym.gateway.exchange import PARSER, Answer, Refused, split_turn
+from agent_gym.gateway.exchange import HERMES, Answer, Refused, split_turn
 from agent_gym.gateway.history import History
 from agent_gym.gateway.server import Act, Ended, Exchange, Session, shared_gateway
 from agent_gym.registry import make
-from agent_gym.tools import ToolCall
+from agent_gym.tools import Parser, ToolCall
 from agent_gym.transcript import Sampled
 
 
@@ -101,7 +101,7 @@ class AgentEnv(TextEnv):
         if not (self.renderer is None or isinstance(self.renderer, ChatRenderer)):
             raise ConfigError("agents have threads or processes of their own: leave env_processes at 0")
         self.leave()
-        self._history, self._solved = History(), False
+        self._history, self._solved = History(self.parser), False
         self._paid = self._process = 0.0  # by the world since the last turn: all of it, and what of it judges the way
         self._world_over = self._world_cut = False
         self._told: dict[str, float] = {}  # the numbers for the log of the world's last step
@@ -162,7 +162,8 @@ class AgentEnv(TextEnv):
         ended = bool(ids) and ids[-1] in self.renderer.eos_token_ids
         cut = not ended and stop is None
         tokens = [self.renderer.decode_action([i]) for i in ids]
-        parts = split_turn(text, self._exchange.asked, self.renderer.prefill)
+        prefill = self.renderer.prefill_behind(self._messages[-1]["role"])
+        parts = split_turn(text, self._exchange.asked, prefill, self.parser)
         return Answer(*parts, cut, self._prompt, ids, logprobs, tokens, stop)
 
     def _listen(self) -> Ended | None:
@@ -195,10 +196,12 @@ class AgentEnv(TextEnv):
         messages, self._news = self._history.recognise(asked.messages), self._history.news(asked.messages)
         self.tool_schemas, self.stop = asked.tools, asked.stop
         self._limits = {"stop": [*asked.stop], "max_tokens": asked.max_tokens}
+        if asked.tools and self.renderer is not None:
+            self.renderer.call_format.say()
         if asked.tools and not self.template_tools:
             # The template would not show the tools, so that the system prompt has to.
             first = messages[0] if messages[0]["role"] == "system" else {"role": "system", "content": ""}
-            content = "\n\n".join(filter(None, [first["content"], PARSER.instructions(asked.tools)]))
+            content = "\n\n".join(filter(None, [first["content"], self.parser.instructions(asked.tools)]))
             messages = [{**first, "content": content}, *messages[messages[0] is first :]]
         if self.renderer is not None:
             self._prompt = self.renderer.conversation(messages, self.template_tools)
@@ -206,7 +209,12 @@ class AgentEnv(TextEnv):
 
     @property
     def template_tools(self) -> list[dict[str, Any]]:
-        return self.tool_schemas if self.renderer is None or self.renderer.renders_tools else []
+        return self.tool_schemas if self.renderer is None or self.renderer.call_format.in_template else []
+
+    @property
+    def parser(self) -> Parser:
+        """The wire format in which the policy writes calls."""
+        return HERMES if self.renderer is None else self.renderer.call_format.parser
 
     def situation(self) -> list[Message]:
         return self._messages

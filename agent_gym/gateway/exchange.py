@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from agent_gym.chat import Message
-from agent_gym.tools import HermesParser
+from agent_gym.tools import HermesParser, Parser
 
-PARSER = HermesParser()
-"""The wire format of tool calls, which the chat templates of Qwen and Hermes ask for."""
+HERMES = HermesParser()
+"""The wire format of tool calls where there is no chat template that says another."""
 _THINK, _THOUGHT = "<think>", "</think>"
 
 
@@ -29,10 +29,11 @@ class Refused(Exception):
 
 
 class Call(NamedTuple):
-    """A tool call; its arguments are a JSON text."""
+    """A tool call; its arguments are a JSON text, its id what the policy or the client wrote."""
 
     name: str
     arguments: str
+    id: str = ""
 
 
 @dataclass(slots=True)
@@ -88,7 +89,7 @@ class Protocol(NamedTuple):
     error: Callable[[int, str], dict[str, Any]]
 
 
-def split_turn(text: str, asked: Asked, prefill: str = "") -> tuple[str, list[Call], str]:
+def split_turn(text: str, asked: Asked, prefill: str = "", parser: Parser = HERMES) -> tuple[str, list[Call], str]:
     """Read a sampled turn as clients see it: its content, its tool calls, its thoughts.
 
     What stands before `</think>` are thoughts, if the turn, or the `prefill` of the template, began with `<think>`.
@@ -101,11 +102,11 @@ def split_turn(text: str, asked: Asked, prefill: str = "") -> tuple[str, list[Ca
         thought = thought.lstrip().removeprefix(_THINK)
     ends = [text.find(word) for word in asked.stop if word in text]
     text = text[: min(ends)] if ends else text
-    calls = PARSER.parse(text) if asked.tools else []
+    calls = parser.parse(text) if asked.tools else []
     if not calls or any(call.error for call in calls):
         return text, [], thought
     content = text.partition("<tool_call>")[0].strip()
-    return content, [Call(call.name, json.dumps(call.arguments)) for call in calls], thought
+    return content, [Call(call.name, json.dumps(call.arguments), call.id) for call in calls], thought
 
 
 def plain_text(content: Any) -> str:
@@ -121,11 +122,18 @@ def plain_text(content: Any) -> str:
     return "".join(texts)
 
 
-def text_call(name: Any, arguments: Any) -> Call:
-    """Read a call that a client sends back."""
+def text_call(name: Any, arguments: Any, number: Any = None) -> Call:
+    """Read a call that a client sends back, with its id."""
     if not isinstance(name, str) or not name:
         raise Refused(400, f"the name of a tool call is {name!r}; it must be a text")
-    return Call(name, arguments if isinstance(arguments, str) else json.dumps(arguments))
+    arguments = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return Call(name, arguments, number if isinstance(number, str) else "")
+
+
+def tool_message(content: str, number: Any) -> Message:
+    """Make the message of a tool that answered the call with this id."""
+    named = {"tool_call_id": number} if isinstance(number, str) and number else {}
+    return {"role": "tool", "content": content, **named}
 
 
 def function_schema(name: Any, description: Any, parameters: Any) -> dict[str, Any]:

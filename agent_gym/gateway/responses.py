@@ -11,7 +11,17 @@ from typing import Any
 
 from agent_gym.chat import Message
 from agent_gym.gateway.chat import error, read_message, read_tools
-from agent_gym.gateway.exchange import Answer, Asked, Protocol, Refused, plain_text, sse, text_call, token_limit
+from agent_gym.gateway.exchange import (
+    Answer,
+    Asked,
+    Protocol,
+    Refused,
+    plain_text,
+    sse,
+    text_call,
+    token_limit,
+    tool_message,
+)
 
 _PASSED_ON = ("instructions", "temperature", "top_p", "max_output_tokens", "metadata")
 
@@ -38,9 +48,9 @@ def _add(messages: list[Message], item: Mapping[str, Any]) -> None:
     if kind == "function_call":
         if not going_on:
             messages.append({"role": "assistant", "content": ""})
-        messages[-1].setdefault("calls", []).append(text_call(item["name"], item["arguments"]))
+        messages[-1].setdefault("calls", []).append(text_call(item["name"], item["arguments"], item.get("call_id")))
     elif kind == "function_call_output":
-        messages.append({"role": "tool", "content": plain_text(item["output"])})
+        messages.append(tool_message(plain_text(item["output"]), item.get("call_id")))
     elif kind == "message":
         message = read_message(item)
         if message["role"] == "assistant" and going_on and not messages[-1].get("calls"):
