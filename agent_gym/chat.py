@@ -49,6 +49,7 @@ __all__ = [
 # Plain letters, so that no template trims, escapes or tokenises it into something else.
 _SENTINEL = "QxSentinelxQ"
 _TURN = "Qxturnx"
+_MOST_PREFILLS = 1000  # that are remembered
 _EMPTY = {"type": "object", "properties": {}, "required": []}
 _PROBE_TOOL = {"type": "function", "function": {"name": _SENTINEL, "description": _SENTINEL, "parameters": _EMPTY}}
 
@@ -95,6 +96,7 @@ class ChatRenderer:
             self.eos_token_ids |= {self.vision.token_id}
         self._special = SpecialTokens(tokenizer, self.eos_token_ids)
         self._openings = Openings(self._render, self.renders_tools)
+        self._prefills: dict[str, str] = {}  # by the words before a turn
 
     @classmethod
     def of(cls, tokenizer: Any) -> ChatRenderer:
@@ -142,7 +144,10 @@ class ChatRenderer:
             if mine:
                 answers = self._to_calls(following)
                 for message in group:
-                    words = self._as_turn(message, talk[-1]["role"] if talk else "user", turn)
+                    # What the generation prompt began, the policy only went on with: the message is both. No generation
+                    # prompt stood before a turn that somebody else wrote.
+                    words = "" if message.get("foreign") else self.prefill_at(talk)
+                    words += turn if "token_ids" in message else message["content"]
                     if answers and message is group[-1]:
                         mark = absent(f"Qxcall{len(cuts)}xQ", messages, tools)
                         cuts.append((mark, answers, words))
@@ -163,13 +168,6 @@ class ChatRenderer:
         for turn_ids, piece in zip(sampled, rest, strict=True):
             ids += [*turn_ids, *self._closing(turn_ids, self._encode_pieces(piece.split(mark)))]
         return ids
-
-    def _as_turn(self, message: Message, before: str, turn: str) -> str:
-        """Write a turn as the content of a message; `turn` stands for the ids of one that was sampled."""
-        # What the generation prompt began, the policy only went on with: the message is both. No generation prompt
-        # stood before a turn that somebody else wrote.
-        begun = "" if message.get("foreign") else self.prefill_behind(before)
-        return begun + (turn if "token_ids" in message else str(message["content"]))
 
     def _to_calls(self, messages: Sequence[Message]) -> list[Message]:
         """Return the first of these messages, the answers of tools that the template writes behind calls only."""
@@ -196,29 +194,41 @@ class ChatRenderer:
             known -= len(pieces.pop(0))
         return [*seen, *self._encode_pieces([pieces[0][known:], *pieces[1:]])]
 
-    @property
+    @cached_property
     def prefill(self) -> str:
         """What the generation prompt puts into the policy's mouth (<think>, for example); usually nothing."""
-        return self.prefill_behind("user")
+        return self.prefill_at([{"role": "user", "content": "a"}])
 
-    def prefill_behind(self, role: str) -> str:
-        """The prefill behind a message of this role: some templates open a thought behind the user's words only."""
-        return self._prefills["tool" if role == "tool" and self.call_format.answer_role == "tool" else "user"]
+    def prefill_at(self, messages: Sequence[Message]) -> str:
+        """The prefill of the turn behind these messages: some templates open a thought behind some of them only."""
+        answered = bool(messages) and _is_answer(messages[-1]) and self.call_format.answer_role == "tool"
+        system = [one for one in messages[:1] if one["role"] == "system"]
+        # A template may look for a switch in the system message, or in the last one (/no_think).
+        asked = messages[-1:] if messages and messages[-1]["role"] == "user" else [{"role": "user", "content": "a"}]
+        key = "tool" if answered else described([*system, *asked])
+        if key not in self._prefills:
+            if len(self._prefills) >= _MOST_PREFILLS:
+                self._prefills.clear()
+            self._prefills[key] = self._probe_prefill([] if answered else [*system, *asked])
+        return self._prefills[key]
 
-    @cached_property
-    def _prefills(self) -> dict[str, str]:
+    def _probe_prefill(self, asked: Sequence[Message]) -> str:
+        """The prefill behind these messages, or behind the answer of a tool if there are none."""
         # The assistant's header is read off an earlier turn: in the last one, templates of thinking models may show an
         # empty thought.
-        talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _SENTINEL}]
-        header = self._render([*talk, talk[0]]).partition(_SENTINEL)[0]
-        prompt = self._render(talk[:1], add_generation_prompt=True)
-        found = {"user": _added(prompt, header)}
-        if self.call_format.answer_role == "tool":
-            answer = {"role": "tool", "name": "probe", "content": "b"}
-            prompt = self._delta([answer], add_generation_prompt=True)
-            header = self._delta([answer], [{"role": "assistant", "content": _SENTINEL}, talk[0]])
-            found["tool"] = _added(prompt, header.partition(_SENTINEL)[0])
-        return found
+        turn: list[Message] = [{"role": "assistant", "content": _SENTINEL}, {"role": "user", "content": "a"}]
+        answer: list[Message] = [{"role": "tool", "name": "probe", "content": "b"}]
+        try:
+            if asked:
+                asked = self._openings.fitted(asked)
+                prompt = self._render(asked, add_generation_prompt=True)
+                header = self._render([*asked, *turn])
+            else:
+                prompt, header = self._delta(answer, add_generation_prompt=True), self._delta(answer, turn)
+        except ConfigError:
+            return ""
+        header = header.rpartition(_SENTINEL)[0]
+        return prompt[len(header) :] if prompt.startswith(header) else ""
 
     def reply(
         self,
@@ -432,10 +442,6 @@ class ChatRenderer:
 
 def _is_answer(message: Message) -> bool:
     return bool(message["role"] == "tool")
-
-
-def _added(prompt: str, header: str) -> str:
-    return prompt[len(header) :] if prompt.startswith(header) else ""
 
 
 def _in_parts(message: Message) -> Message:

@@ -159,15 +159,14 @@ def _ends(renderer: ChatRenderer) -> dict[str, Any]:
 
 def _answers(renderer: ChatRenderer) -> dict[str, Any]:
     """Whether answers of tools are rendered as behind real calls, of one and of two tools."""
-    written, tokenizer = renderer.call_format.written, renderer.tokenizer
+    written = renderer.call_format.written
     equal: list[bool] = []
     for count in (1, 2):
         numbers = [written.id_of.format(name="add", place=place) for place in range(count)]
         arguments: Any = {"text": "word", "n": 3}
         arguments = json.dumps(arguments) if written.as_text else arguments
-        calls = [
-            {"id": number, "type": "function", "function": {"name": "add", "arguments": arguments}} for number in numbers
-        ]
+        function = {"name": "add", "arguments": arguments}
+        calls = [{"id": number, "type": "function", "function": function} for number in numbers]
         answers = [
             {"role": "tool", "name": "add", "tool_call_id": number, "content": f"Obs{place}"}
             for place, number in enumerate(numbers)

@@ -162,7 +162,7 @@ class AgentEnv(TextEnv):
         ended = bool(ids) and ids[-1] in self.renderer.eos_token_ids
         cut = not ended and stop is None
         tokens = [self.renderer.decode_action([i]) for i in ids]
-        prefill = self.renderer.prefill_behind(self._messages[-1]["role"])
+        prefill = self.renderer.prefill_at(self._messages)
         parts = split_turn(text, self._exchange.asked, prefill, self.parser)
         return Answer(*parts, cut, self._prompt, ids, logprobs, tokens, stop)
 
