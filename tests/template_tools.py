@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 
 from agent_gym import ConfigError
@@ -112,7 +113,7 @@ def facts(template: str) -> dict[str, Any]:
         "role": call_format.answer_role,
         "prints_tools": renderer.renders_tools,
     }
-    made |= _opening(renderer) | _ends(renderer)
+    made |= _opening(renderer) | _ends(renderer) | _calls(renderer)
     if call_format.known:
         made |= _answers(renderer)
     return made
@@ -155,6 +156,21 @@ def _ends(renderer: ChatRenderer) -> dict[str, Any]:
             ends = [len(re.findall(end, re.match(rf"Turn((?:\s*{end})*)", text)[1])) for text in texts]  # type: ignore[index]
             doubled |= ends[0] > max(ends[1], 1)
     return {"doubled": doubled}
+
+
+def _calls(renderer: ChatRenderer) -> dict[str, Any]:
+    """The calls of an environment's parser that it does not read, or that are not what its prompt asks for."""
+    env = gymnasium.make("AgentR1/GSM8K-v0", tokenizer=renderer)
+    try:
+        _, info = env.reset(seed=0)
+    except ConfigError as error:  # a system message that the template refuses
+        return {"unread": "", "played": str(error)}
+    unread = "" if "calculator" in decode(renderer, info["token_ids"]) else "the prompt names no tool"
+    turn = env.unwrapped.parser.render("calculator", {"expression": "48/2"})  # type: ignore[attr-defined]
+    observation, _, over, _, info = env.step(turn)
+    if over or "24" not in observation or [call["name"] for call in info["tool_calls"]] != ["calculator"]:
+        unread = f"{turn} is answered by {observation}"
+    return {"unread": unread, "played": "GSM8K"}
 
 
 def _answers(renderer: ChatRenderer) -> dict[str, Any]:

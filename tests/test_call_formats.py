@@ -1,4 +1,4 @@
-"""What is read off a chat template: the form of calls, what answers of tools need, where a turn ends and a thought begins.
+"""What is read off a chat template: the form of calls, what answers need, where a turn ends and a thought begins.
 
 The templates here are small and have one trait each; tests/test_template_corpus.py runs the real ones.
 """
@@ -91,7 +91,8 @@ def test_a_system_message_that_the_template_drops_stands_before_the_words_of_the
         text = decode(renderer, renderer.prompt(messages))
     assert text == "<|im_start|>user\nRules.\n\nAsk.<|im_end|>\n<|im_start|>assistant\n"
     assert text == decode(renderer, renderer.conversation(messages))
-    past = [{"role": "user", "content": "One?"}, {"role": "assistant", "content": "1"}, {"role": "user", "content": "?"}]
+    said = [("user", "One?"), ("assistant", "1"), ("user", "?")]
+    past = [{"role": role, "content": words} for role, words in said]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         text = decode(renderer, renderer.prompt([messages[0], *past]))
@@ -242,7 +243,8 @@ OPENS = (
 def test_a_thought_is_begun_only_where_the_generation_prompt_began_it(switch: str) -> None:
     renderer = renderer_of(OPENS)
     assert renderer.observation_role == "tool"
-    messages: list[dict[str, Any]] = [{"role": "system", "content": "Rules." + switch}, {"role": "user", "content": "?"}]
+    asked = {"role": "user", "content": "?"}
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "Rules." + switch}, asked]
     context = renderer.prompt(messages)
     answers = [[{"role": "tool", "content": "Obs"}], [{"role": "user", "content": "And?"}]]
     for number, answer in enumerate([*answers, answers[0]]):
