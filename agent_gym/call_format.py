@@ -20,8 +20,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from agent_gym.errors import ConfigError
+from agent_gym.formats.calls import Parser, ToolCall, ToolSchema
+from agent_gym.formats.json_calls import HermesParser
+from agent_gym.formats.native import NativeParser
 from agent_gym.messages import Message
-from agent_gym.tools import HermesParser, Parser, ToolCall, ToolSchema
 
 Render = Callable[..., str]
 """From messages, and the keyword arguments of `apply_chat_template`, to a text; `ConfigError` if that is refused."""
@@ -66,7 +68,7 @@ class Written(NamedTuple):
 
     def id(self, call: ToolCall, place: int) -> str:
         """The id of a call: its own, or one that templates take."""
-        return getattr(call, "id", "") or self.id_of.format(name=call.name, place=place)
+        return call.id or self.id_of.format(name=call.name, place=place)
 
 
 # Mistral wants nine letters and digits. Kimi writes the name as a part of the id, and of nothing else.
@@ -91,7 +93,7 @@ class CallFormat:
         told: all of this in one line.
     """
 
-    parser: Parser
+    parser: NativeParser
     known: bool
     in_template: bool
     answer_role: str
@@ -152,7 +154,12 @@ class Template:
         return whole[start : min(found, default=len(whole))].strip()
 
     def behind_calls(
-        self, parser: Parser, written: Written, answers: Sequence[Message], rest: Sequence[Message] = (), **kwargs: Any
+        self,
+        parser: NativeParser,
+        written: Written,
+        answers: Sequence[Message],
+        rest: Sequence[Message] = (),
+        **kwargs: Any,
     ) -> str:
         """Render what follows calls that tools answered: the end of the turn, the answers, and the rest.
 
@@ -197,12 +204,14 @@ def made_up(answers: Sequence[Message], mark: str) -> list[ToolCall]:
     calls = []
     for place, answer in enumerate(answers, 1):
         call = ToolCall(str(answer.get("name") or "tool"), {_ARGUMENT: mark if place == len(answers) else "a"})
-        call.id = answer.get("tool_call_id", "")
+        call.id = answer.get("tool_call_id")
         calls.append(call)
     return calls
 
 
-def probe(template: Template, families: Sequence[Parser], plain: Callable[..., str], prints_tools: bool) -> CallFormat:
+def probe(
+    template: Template, families: Sequence[NativeParser], plain: Callable[..., str], prints_tools: bool
+) -> CallFormat:
     """Read the form of calls off a chat template.
 
     Args:
@@ -229,7 +238,7 @@ def probe(template: Template, families: Sequence[Parser], plain: Callable[..., s
     return replace(made, tools_in_turns=_tools_in_turns(template, made, plain), told=_told(made, bool(found)))
 
 
-def _family(template: Template, families: Sequence[Parser]) -> tuple[Parser, Written] | None:
+def _family(template: Template, families: Sequence[NativeParser]) -> tuple[NativeParser, Written] | None:
     """Find the first parser that reads the calls that the template writes, and how it takes them."""
     call = ToolCall(_NAME, dict(_ARGUMENTS))
     for written in _FORMS:
@@ -240,7 +249,7 @@ def _family(template: Template, families: Sequence[Parser]) -> tuple[Parser, Wri
     return None
 
 
-def _stated(template: Template, families: Sequence[Parser], plain: Callable[..., str]) -> Parser | None:
+def _stated(template: Template, families: Sequence[NativeParser], plain: Callable[..., str]) -> NativeParser | None:
     """Find the form of a template that describes tools and writes no calls.
 
     That is Hermes where its example or its tag around answers is there; else the family whose opening token the
@@ -262,7 +271,7 @@ def _stated(template: Template, families: Sequence[Parser], plain: Callable[...,
 
 
 def _answers(
-    template: Template, parser: Parser | None, written: Written, plain: Callable[..., str]
+    template: Template, parser: NativeParser | None, written: Written, plain: Callable[..., str]
 ) -> tuple[str, bool, bool]:
     """Return the role of answers, whether they need calls before them, and whether these may be several."""
 
@@ -284,7 +293,7 @@ def _answers(
     return "tool", True, bool(real_two)
 
 
-def _end(template: Template, parser: Parser, written: Written) -> str:
+def _end(template: Template, parser: NativeParser, written: Written) -> str:
     """Return the token that ends a turn with a call, if other turns end with another one (Harmony's <|call|>)."""
     call = ToolCall(_NAME, dict(_ARGUMENTS))
     text = template.tries([_ASKED, written.message([call])], tools=_TOOLS).rstrip()
@@ -326,17 +335,19 @@ def family_name(parser: Parser) -> str:
     return getattr(parser, "family", "") or "hermes"
 
 
-def for_model(given: Parser | None, model: Parser, tools: Sequence[ToolSchema]) -> Parser:
+def for_model(given: Parser | None, model: NativeParser, tools: Sequence[ToolSchema]) -> Parser:
     """Return the parser of an environment for a model that writes calls as the parser `model` reads them.
 
     A parser that was given stays, unless it reads calls and more beside them, as its method `around` says.
     """
+    model = model.for_tools(tools)
     if given is None:
         return model
-    return given.around(model) if hasattr(given, "around") else given
+    around = getattr(given, "around", None)
+    return given if around is None else around(model)
 
 
 @cache
-def families() -> tuple[Parser, ...]:
+def families() -> tuple[NativeParser, ...]:
     """The parsers of all known families, in the order in which they are tried."""
     return (HermesParser(),)

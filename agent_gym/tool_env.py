@@ -26,6 +26,7 @@ import numpy as np
 from agent_gym.call_format import for_model
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described, shown, whole_number
+from agent_gym.formats.native import NativeParser
 from agent_gym.rewards import (
     answer_format,
     exact_match,
@@ -85,7 +86,7 @@ class ToolEnv(TextEnv):
             raise ConfigError(f"two tools share a name: {[one.name for one in tools]}")
         self.max_calls_per_turn = whole_number("max_calls_per_turn", max_calls_per_turn, 1)
         self._given_parser, self._hermes = parser, HermesParser()
-        self._model_parser: Parser | None = None
+        self._model_parser: NativeParser | None = None
         self.tool_schemas = [one.schema for one in tools]
         self.stop = self.parser.stop
 

@@ -17,13 +17,14 @@ from agent_gym.chat import ChatRenderer, Message, copied, text_of
 from agent_gym.data import load_splits
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described
+from agent_gym.formats.native import NativeParser
 from agent_gym.gateway import thing_at
 from agent_gym.gateway.agents import FunctionAgent, Output, ProgramAgent
 from agent_gym.gateway.exchange import HERMES, Answer, Refused, split_turn
 from agent_gym.gateway.history import History
 from agent_gym.gateway.server import Act, Ended, Exchange, Session, shared_gateway
 from agent_gym.registry import make
-from agent_gym.tools import Parser, ToolCall
+from agent_gym.tools import ToolCall
 from agent_gym.transcript import Sampled
 
 
@@ -212,7 +213,7 @@ class AgentEnv(TextEnv):
         return self.tool_schemas if self.renderer is None or self.renderer.call_format.in_template else []
 
     @property
-    def parser(self) -> Parser:
+    def parser(self) -> NativeParser:
         """The wire format in which the policy writes calls."""
         return HERMES if self.renderer is None else self.renderer.call_format.parser
 

@@ -106,7 +106,7 @@ def split_turn(text: str, asked: Asked, prefill: str = "", parser: Parser = HERM
     if not calls or any(call.error for call in calls):
         return text, [], thought
     content = text.partition("<tool_call>")[0].strip()
-    return content, [Call(call.name, json.dumps(call.arguments), call.id) for call in calls], thought
+    return content, [Call(call.name, json.dumps(call.arguments), call.id or "") for call in calls], thought
 
 
 def plain_text(content: Any) -> str:

@@ -13,14 +13,15 @@ from contextlib import suppress
 from typing import Any
 
 from agent_gym.chat import Message
+from agent_gym.formats.native import NativeParser
 from agent_gym.gateway.exchange import HERMES, Answer, Call
-from agent_gym.tools import Parser, ToolCall
+from agent_gym.tools import ToolCall
 
 
 class History:
     """The turns of one episode."""
 
-    def __init__(self, parser: Parser = HERMES) -> None:
+    def __init__(self, parser: NativeParser = HERMES) -> None:
         self._parser = parser  # of the form in which the policy writes calls
         self._calls: dict[str, Call] = {}  # as the policy wrote them, by the id that the client knows
         # By the conversation before it and by the turn, and by the turn alone: the newest of those that look alike.
@@ -73,7 +74,7 @@ class History:
 
     def as_text(self, message: Message) -> str:
         """Write a message with its calls as one text, in the form in which the policy writes calls."""
-        calls = [ToolCall(call.name, _arguments(call), id=call.id) for call in message.get("calls", ())]
+        calls = [ToolCall(call.name, _arguments(call), id=call.id or None) for call in message.get("calls", ())]
         written = self._parser.render_calls(calls) if calls else ""
         return "\n".join(filter(None, [message["content"], written]))
 
