@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from agent_gym.errors import ConfigError
 from agent_gym.formats.calls import Parser, ToolCall, ToolSchema
+from agent_gym.formats.families import FAMILIES
 from agent_gym.formats.json_calls import HermesParser
 from agent_gym.formats.native import NativeParser
 from agent_gym.messages import Message
@@ -168,7 +169,13 @@ class Template:
         """
         calls = made_up(answers, MARK)
         named = [{"tool_call_id": written.id(call, place), **one} for place, (call, one) in _numbered(calls, answers)]
-        text = self.render([_ASKED, written.message(calls), *named, *rest], **kwargs)
+        try:
+            text = self.render([_ASKED, written.message(calls), *named, *rest], **kwargs)
+        except ConfigError:  # Mistral takes ids of nine letters and digits only, and a policy may write others
+            for call in calls:
+                call.id = None
+            named = [{**one, "tool_call_id": written.id(call, n)} for n, (call, one) in _numbered(calls, answers)]
+            text = self.render([_ASKED, written.message(calls), *named, *rest], **kwargs)
         # An answer may quote the mark too (a policy can make a tool say anything): the first one is in the calls.
         _, found, tail = text.partition(MARK)
         closing = self.without_end(parser.render_calls(calls)).rpartition(MARK)[2]
@@ -224,6 +231,8 @@ def probe(
     parser, written = found or (None, _FORMS[0])
     if parser is None and prints_tools:
         parser = _stated(template, families, plain)
+    end = _end(template, parser, written) if found and parser else ""
+    template.ends |= {end} - {""}
     role, structured, parallel = _answers(template, parser, written, plain)
     made = CallFormat(
         parser=parser or HermesParser(),
@@ -233,7 +242,7 @@ def probe(
         written=written,
         structured=structured,
         parallel=parallel,
-        end=_end(template, parser, written) if found and parser else "",
+        end=end,
     )
     return replace(made, tools_in_turns=_tools_in_turns(template, made, plain), told=_told(made, bool(found)))
 
@@ -244,7 +253,8 @@ def _family(template: Template, families: Sequence[NativeParser]) -> tuple[Nativ
     for written in _FORMS:
         text = template.turn([call], written)
         for parser in families if text else ():
-            if [(one.name, one.arguments, one.error) for one in parser.parse(text)] == [(_NAME, _ARGUMENTS, None)]:
+            calls = parser.for_tools(_TOOLS).parse(text)
+            if [(one.name, one.arguments, one.error) for one in calls] == [(_NAME, _ARGUMENTS, None)]:
                 return parser, written
     return None
 
@@ -300,7 +310,7 @@ def _end(template: Template, parser: NativeParser, written: Written) -> str:
     last = max(filter(text.endswith, template.special), key=len, default="")
     if not last or last in template.ends:
         return ""
-    calls = parser.parse(text.removesuffix(last))  # a token without which there is no call is a part of it
+    calls = parser.for_tools(_TOOLS).parse(text.removesuffix(last))  # a token without which there is no call is a part of it
     return last if [(one.name, one.error) for one in calls][-1:] == [(_NAME, None)] else ""
 
 
@@ -350,4 +360,4 @@ def for_model(given: Parser | None, model: NativeParser, tools: Sequence[ToolSch
 @cache
 def families() -> tuple[NativeParser, ...]:
     """The parsers of all known families, in the order in which they are tried."""
-    return (HermesParser(),)
+    return (HermesParser(), *(family.make() for family in FAMILIES.values() if family.make is not HermesParser))

@@ -215,7 +215,7 @@ class AgentEnv(TextEnv):
     @property
     def parser(self) -> NativeParser:
         """The wire format in which the policy writes calls."""
-        return HERMES if self.renderer is None else self.renderer.call_format.parser
+        return (HERMES if self.renderer is None else self.renderer.call_format.parser).for_tools(self.tool_schemas)
 
     def situation(self) -> list[Message]:
         return self._messages

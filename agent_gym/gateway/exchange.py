@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from agent_gym.chat import Message
-from agent_gym.tools import HermesParser, Parser
+from agent_gym.formats.json_calls import HermesParser
+from agent_gym.formats.native import NativeParser
+from agent_gym.formats.thoughts import after_thought, split_thought
 
 HERMES = HermesParser()
 """The wire format of tool calls where there is no chat template that says another."""
-_THINK, _THOUGHT = "<think>", "</think>"
 
 
 class Refused(Exception):
@@ -89,24 +90,27 @@ class Protocol(NamedTuple):
     error: Callable[[int, str], dict[str, Any]]
 
 
-def split_turn(text: str, asked: Asked, prefill: str = "", parser: Parser = HERMES) -> tuple[str, list[Call], str]:
+def split_turn(
+    text: str, asked: Asked, prefill: str = "", parser: NativeParser = HERMES
+) -> tuple[str, list[Call], str]:
     """Read a sampled turn as clients see it: its content, its tool calls, its thoughts.
 
-    What stands before `</think>` are thoughts, if the turn, or the `prefill` of the template, began with `<think>`.
-    Calls are read where the client offered tools; if one is broken, all of the text is content, as the policy wrote it.
-    The content ends in front of the first stop string.
+    `prefill` is the end of the prompt, which may have begun a thought. Calls are read where the client offered tools; if
+    one is broken, all of the text behind the thoughts is content, as the policy wrote it. The content ends in front of
+    the first stop string.
     """
-    thought = ""
-    if (prefill + text).lstrip().startswith(_THINK) and _THOUGHT in text:
-        thought, _, text = text.partition(_THOUGHT)
-        thought = thought.lstrip().removeprefix(_THINK)
-    ends = [text.find(word) for word in asked.stop if word in text]
-    text = text[: min(ends)] if ends else text
-    calls = parser.parse(text) if asked.tools else []
-    if not calls or any(call.error for call in calls):
-        return text, [], thought
-    content = text.partition("<tool_call>")[0].strip()
-    return content, [Call(call.name, json.dumps(call.arguments), call.id or "") for call in calls], thought
+    behind = after_thought(text)
+    ends = [behind.find(word) for word in asked.stop if word in behind]
+    text = text[: len(text) - len(behind) + min(ends)] if ends else text
+    turn = parser.split(text, prefill)
+    rest, thought, missing = split_thought(text, prefill)
+    if missing is not None:  # the turn was cut in its thought
+        return text, [], ""
+    if not turn.calls:
+        return rest if rest.strip() == turn.content else turn.content, [], turn.thought
+    if not asked.tools or any(call.error for call in turn.calls):
+        return rest, [], thought
+    return turn.content, [Call(one.name, json.dumps(one.arguments), one.id or "") for one in turn.calls], turn.thought
 
 
 def plain_text(content: Any) -> str:
