@@ -78,6 +78,7 @@ class Keys(NamedTuple):
     id: str | None = None  # of the call, in families that have one
     optional: tuple[str, ...] = ()  # other keys that a call may have
     also: tuple[str, ...] = ()  # other words for the arguments that are read
+    id_first: bool = False  # whether the id is written in front
 
     @property
     def form(self) -> str:
