@@ -171,9 +171,8 @@ class ChatRenderer:
 
     def _to_calls(self, messages: Sequence[Message]) -> list[Message]:
         """Return the first of these messages, the answers of tools that the template writes behind calls only."""
-        if not self.call_format.structured:
-            return []
-        return self._as_observations(list(takewhile(_is_answer, messages)))
+        answers = list(takewhile(_is_answer, messages)) if self.call_format.structured else []
+        return self._as_observations(answers) if answers else []
 
     def _without_calls(self, text: str, mark: str, answers: Sequence[Message], words: str) -> str:
         """Put the words of a turn in the place of the calls that were made up for it."""
@@ -315,6 +314,8 @@ class ChatRenderer:
             # Templates without a tool role demand alternating turns, so that several answers share one user message.
             return [{"role": "user", "content": join([message["content"] for message in messages], "\n")}]
         answers = list(takewhile(_is_answer, copies))
+        for place, answer in enumerate(answers):  # some templates insist on an id
+            answer.setdefault("tool_call_id", self.call_format.written.id_of.format(name="tool", place=place))
         if len(answers) < 2 or self.call_format.parallel:
             return copies
         return [{**answers[0], "content": join([one["content"] for one in answers], "\n")}, *copies[len(answers) :]]

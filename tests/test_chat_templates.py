@@ -191,8 +191,8 @@ def test_who_ends_a_turn_and_where_answers_stand(case: Case) -> None:
     """Cut off or closed, the context is the same; only the author of the end-of-turn differs."""
     renderer = renderer_of(case)
     words, (answer,) = renderer.encode("so far"), tool_messages("42").messages or []
-    # Harmony closes turns of history with <|end|>; its policy samples <|return|>, which is the one end then.
-    closing = renderer.tokenizer.convert_tokens_to_ids("<|end|>") if case.name == "gptoss" else renderer.end_of_turn
+    # Harmony closes calls with <|call|>; its policy samples <|return|> behind words, which is the one end then.
+    closing = renderer.tokenizer.convert_tokens_to_ids("<|call|>") if case.name == "gptoss" else renderer.end_of_turn
     forced = renderer.reply(words, [answer])
     chosen = renderer.reply([*words, renderer.end_of_turn], [answer])
     assert forced[0] == closing and chosen == forced[1:]
