@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from agent_gym.errors import ConfigError
 from agent_gym.formats.calls import Parser, ToolCall, ToolSchema
 from agent_gym.formats.families import FAMILIES
+from agent_gym.formats.harmony import HarmonyParser
 from agent_gym.formats.json_calls import HermesParser
 from agent_gym.formats.native import NativeParser
 from agent_gym.messages import Message
@@ -37,7 +38,7 @@ _ASKED: Message = {"role": "user", "content": "a"}
 _NAME = "lookup"
 
 
-def _schema(name: str) -> dict[str, Any]:
+def schema_of(name: str) -> dict[str, Any]:
     properties = {
         _ARGUMENT: {"type": "string", "description": f"the words of {name}"},
         "number": {"type": "integer", "description": f"the number of {name}"},
@@ -46,9 +47,10 @@ def _schema(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "description": f"What {name} is.", "parameters": parameters}}
 
 
-_TOOLS = [_schema(_NAME), _schema("another")]
+_TOOLS = [schema_of(_NAME), schema_of("another")]
 _ARGUMENTS = {_ARGUMENT: "two words", "number": 7}
 _HERMES = re.compile(r'<tool_call>\s*\{"name"')
+_WRITES = re.compile(r"""\.tool_calls|\[["']tool_calls""")
 _TOKEN = re.compile(r"\s*(<[^<>\s]+>|\[[A-Z_]+\])")
 
 
@@ -91,6 +93,10 @@ class CallFormat:
         parallel: whether several calls may stand before answers.
         tools_in_turns: whether tools change what the template writes behind a turn.
         end: the text of the token that ends a turn with calls, where other turns end with another one.
+        end_closes: whether it does no more than that (Harmony's <|call|>); else it is the header of the answer, too
+            (Gemma 4's <|tool_response>).
+        heads: what the template writes before the words of a turn, before words that calls follow, and between both,
+            where that is markup (the channels of Harmony).
         told: all of this in one line.
     """
 
@@ -103,6 +109,8 @@ class CallFormat:
     parallel: bool = True
     tools_in_turns: bool = False
     end: str = ""
+    end_closes: bool = False
+    heads: tuple[str, str, str] = ("", "", "")
     told: str = ""
 
     def say(self) -> None:
@@ -113,6 +121,18 @@ class CallFormat:
         else:
             warnings.warn(self.told, RuntimeWarning, stacklevel=2)
 
+    def as_written(self, text: str) -> str:
+        """Write the turn of a script as the model would: in Harmony words stand on a channel."""
+        head, head_of_calls, between = self.heads
+        if not head or not text or text.lstrip().startswith(head.lstrip().split(">")[0]):
+            return text
+        turn = self.parser.split(text)
+        if not turn.calls:
+            return head + text
+        if not turn.content or any(call.error for call in turn.calls):
+            return text
+        return f"{head_of_calls}{turn.content}{between}{self.parser.render_calls(turn.calls)}"
+
     def fits(self, parser: Parser) -> bool:
         """Whether the template describes the tools in the form that this parser reads."""
         return self.in_template and family_name(parser) == family_name(self.parser)
@@ -121,8 +141,8 @@ class CallFormat:
 class Template:
     """What the probe asks of a chat template, of which a `ChatRenderer` knows the rest."""
 
-    def __init__(self, render: Render, ends: Collection[str], special: Collection[str]) -> None:
-        self.render = render
+    def __init__(self, render: Render, source: str, ends: Collection[str], special: Collection[str]) -> None:
+        self.render, self.source = render, source
         self.ends = set(ends)  # texts of tokens that end a turn
         self.special = special  # texts of all special tokens
 
@@ -243,6 +263,8 @@ def probe(
         structured=structured,
         parallel=parallel,
         end=end,
+        end_closes=bool(end) and _closes(template, parser, written, end),
+        heads=_heads(template, parser, written) if found and parser else ("", "", ""),
     )
     return replace(made, tools_in_turns=_tools_in_turns(template, made, plain), told=_told(made, bool(found)))
 
@@ -265,6 +287,8 @@ def _stated(template: Template, families: Sequence[NativeParser], plain: Callabl
     That is Hermes where its example or its tag around answers is there; else the family whose opening token the
     tokenizer has, or the description names.
     """
+    if _WRITES.search(template.source):  # in a form that is not known
+        return None
     prompt = template.tries([_ASKED], tools=_TOOLS)
     hermes = next(parser for parser in families if isinstance(parser, HermesParser))
     if _HERMES.search(prompt):
@@ -298,9 +322,10 @@ def _answers(
 
     one, two = tail(1, False), tail(2, False)
     real_one, real_two = tail(1, True), tail(2, True)
-    if not real_one or (one == real_one and real_two in ("", two)):
+    if not real_one:
         return ("tool" if one and two else "user"), False, True
-    return "tool", True, bool(real_two)
+    plain_will_do = one == real_one and real_two in ("", two)
+    return "tool", not plain_will_do, bool(two if plain_will_do else real_two)
 
 
 def _end(template: Template, parser: NativeParser, written: Written) -> str:
@@ -312,6 +337,37 @@ def _end(template: Template, parser: NativeParser, written: Written) -> str:
         return ""
     calls = parser.for_tools(_TOOLS).parse(text.removesuffix(last))  # a token without which there is no call is a part of it
     return last if [(one.name, one.error) for one in calls][-1:] == [(_NAME, None)] else ""
+
+
+def _closes(template: Template, parser: NativeParser | None, written: Written, end: str) -> bool:
+    """Whether the header of an answer follows the end of a turn with calls."""
+    answer = _answer(ToolCall(_NAME), written, 0)
+    try:
+        tail = template.behind_calls(parser or HermesParser(), written, [answer], tools=_TOOLS).lstrip()
+    except ConfigError:
+        return False
+    return tail.startswith(end) and tail.removeprefix(end).lstrip().startswith(tuple(template.special))
+
+
+def _heads(template: Template, parser: NativeParser, written: Written) -> tuple[str, str, str]:
+    """Read `CallFormat.heads` off the template."""
+    prompt = template.tries([_ASKED], add_generation_prompt=True)
+    head = template.tries([_ASKED, {"role": "assistant", "content": MARK}, _ASKED]).partition(MARK)[0]
+    head = head[len(prompt) :] if head.startswith(prompt) else ""
+    if not any(head.endswith(token) for token in template.special):
+        return "", "", ""
+    call = ToolCall(_NAME, dict(_ARGUMENTS))
+    prompt = template.tries([_ASKED], tools=_TOOLS, add_generation_prompt=True)
+    whole = template.tries([_ASKED, {**written.message([call]), "content": MARK}], tools=_TOOLS)
+    before, _, after = whole.partition(MARK)
+    between = after.partition(parser.render_calls([call]))[0]
+    known = before.startswith(prompt) and between != after
+    return head, before[len(prompt) :] if known else head, between if known else "\n"
+
+
+def said(parser: Parser, text: str) -> str:
+    """Return what a turn without calls says to the world: without the channels of families that have some."""
+    return parser.split(text).content if isinstance(parser, HarmonyParser) else text
 
 
 def _tools_in_turns(template: Template, call_format: CallFormat, plain: Callable[..., str]) -> bool:

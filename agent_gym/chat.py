@@ -19,7 +19,7 @@ from functools import cached_property
 from itertools import groupby, takewhile
 from typing import Any
 
-from agent_gym.call_format import CallFormat, Template, behind, families, made_up, probe
+from agent_gym.call_format import CallFormat, Template, behind, families, made_up, probe, schema_of
 from agent_gym.errors import ConfigError
 from agent_gym.images import Vision, join, parts
 from agent_gym.messages import (
@@ -90,8 +90,9 @@ class ChatRenderer:
         self.renders_tools = self._probe_tools()
         self.call_format = self._probe_calls()
         if self.call_format.end:
-            self._closings |= {tokenizer.convert_tokens_to_ids(self.call_format.end)}
-            self.eos_token_ids |= {tokenizer.convert_tokens_to_ids(self.call_format.end)}
+            end = tokenizer.convert_tokens_to_ids(self.call_format.end)
+            self.eos_token_ids |= {end}
+            self._closings |= {end} if self.call_format.end_closes else set()
         if self.vision is not None:
             self.eos_token_ids |= {self.vision.token_id}
         self._special = SpecialTokens(tokenizer, self.eos_token_ids)
@@ -280,6 +281,9 @@ class ChatRenderer:
     def encode_action(self, text: str, *, closed: bool = True) -> list[int]:
         """Encode a turn that a script wrote: its text and, if `closed`, the end-of-turn a policy would sample then."""
         closing = self.end_of_turn if self.end_of_turn is not None else self.tokenizer.eos_token_id
+        text = self.call_format.as_written(text)
+        if (end := self.call_format.end) and closed and self.call_format.parser.parse(text):
+            return self._encode_inside(text.removesuffix(end) + end)
         return self._encode_inside(text) + ([closing] if closed and closing is not None else [])
 
     def decode_action(self, ids: Sequence[int]) -> str:
@@ -327,6 +331,8 @@ class ChatRenderer:
             return self._tail([*self._as_observations(messages), *rest], **kwargs)
         others = [dict(message) for message in messages if not _is_answer(message)]
         call_format = self.call_format
+        if call_format.tools_in_turns and "tools" not in kwargs:
+            kwargs["tools"] = [schema_of(str(answer.get("name") or "tool")) for answer in answers]
         return self._facts.behind_calls(call_format.parser, call_format.written, answers, [*others, *rest], **kwargs)
 
     def _tail(self, answers: Sequence[Message], **kwargs: Any) -> str:
@@ -431,7 +437,7 @@ class ChatRenderer:
         special = {str(token) for token in getattr(self.tokenizer, "added_tokens_decoder", {}).values()}
         special |= set(self.tokenizer.all_special_tokens)
         ends = {self.tokenizer.decode([i], skip_special_tokens=False) for i in self.eos_token_ids | self._closings}
-        self._facts = Template(self._render, ends, special)
+        self._facts = Template(self._render, str(self._template), ends, special)
         return probe(self._facts, families(), self._plain_answers, self.renders_tools)
 
     def _plain_answers(self, answers: Sequence[Message], **kwargs: Any) -> str:

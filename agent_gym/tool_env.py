@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from agent_gym.call_format import for_model
+from agent_gym.call_format import for_model, said
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described, shown, whole_number
 from agent_gym.formats.native import NativeParser
@@ -143,7 +143,7 @@ class ToolEnv(TextEnv):
         """Run the calls of a turn, or take it as the answer if there are none."""
         calls = self.parser.parse(action) if self.tools else []
         if not calls:
-            reply = self.answer(action)
+            reply = self.answer(said(self.parser, action))
             if not isinstance(reply, Reply):
                 name = type(self).__name__
                 raise ConfigError(f"{name}.answer returned {shown(reply)}; it must return an agent_gym.Reply")
