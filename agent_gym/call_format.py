@@ -50,6 +50,8 @@ def schema_of(name: str) -> dict[str, Any]:
 _TOOLS = [schema_of(_NAME), schema_of("another")]
 _ARGUMENTS = {_ARGUMENT: "two words", "number": 7}
 _HERMES = re.compile(r'<tool_call>\s*\{"name"')
+_SIGNS = {"<|tool_list_start|>": "lfm2"}
+"""What stands around the tools in templates that write no calls, and the family of their models."""
 _WRITES = re.compile(r"""\.tool_calls|\[["']tool_calls""")
 _TOKEN = re.compile(r"\s*(<[^<>\s]+>|\[[A-Z_]+\])")
 
@@ -294,6 +296,8 @@ def _stated(template: Template, families: Sequence[NativeParser], plain: Callabl
     if _HERMES.search(prompt):
         return hermes
     for parser in families:
+        if parser.family == _SIGNS.get(next(filter(prompt.__contains__, _SIGNS), "")):
+            return parser
         begin = _TOKEN.match(parser.render(_NAME, {}).partition(_NAME)[0])
         if begin and begin[1] != "<tool_call>" and (begin[1] in template.special or begin[1] in prompt):
             return parser
