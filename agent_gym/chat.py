@@ -184,6 +184,8 @@ class ChatRenderer:
         stop = behind(tail, 0, self._facts.without_end(closed))
         if not found or start is None or stop is None:
             raise ConfigError("the calls of tools are not found in what the chat template writes of a conversation")
+        if opened[:1].isspace():  # what begins with a space brings it
+            start += len(before[: len(before) - start]) - len(before[: len(before) - start].rstrip())
         return before[: len(before) - start] + words + tail[stop:]
 
     def _go_on(self, seen: Sequence[int], pieces: list[str]) -> list[int]:
