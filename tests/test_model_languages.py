@@ -84,7 +84,11 @@ def test_a_call_of_a_model_reaches_the_client_as_a_call(name: str) -> None:
     episode, (first, second) = run(agent, renderer, [turn, "Done."])
     assert episode.failure is None, episode.failure
     call = first.message.tool_calls[0].function
-    assert (first.finish_reason, call.name, json.loads(call.arguments)) == ("tool_calls", "add", {"text": "one two", "n": 3})
+    assert (first.finish_reason, call.name, json.loads(call.arguments)) == (
+        "tool_calls",
+        "add",
+        {"text": "one two", "n": 3},
+    )
     assert second.message.content == "Done." and second.finish_reason == "stop"
     (row,) = episode.rows
     shown = decode(renderer, row.token_ids)
@@ -119,6 +123,8 @@ def test_channels_are_no_part_of_an_answer() -> None:
         env.reset(seed=0)
         task = env.unwrapped.gold(env.unwrapped.tasks["train"][0])
         _, info = env.reset(options={"index": 0, "split": "train"})
-    said = f"<|channel|>analysis<|message|>Is it <answer>1</answer>?<|end|><|start|>assistant<|channel|>final<|message|>"
+    said = (
+        "<|channel|>analysis<|message|>Is it <answer>1</answer>?<|end|><|start|>assistant<|channel|>final<|message|>"
+    )
     _, reward, terminated, _, info = env.step(f"{said}<answer>{task}</answer><|return|>")
     assert terminated and info["is_success"] and reward >= 1, info
