@@ -39,6 +39,7 @@ _NAME = "lookup"
 
 
 def schema_of(name: str) -> dict[str, Any]:
+    """Make the schema of a tool of this name, with a text and a number."""
     properties = {
         _ARGUMENT: {"type": "string", "description": f"the words of {name}"},
         "number": {"type": "integer", "description": f"the number of {name}"},
@@ -77,7 +78,8 @@ class Written(NamedTuple):
 
 
 # Mistral wants nine letters and digits. Kimi writes the name as a part of the id, and of nothing else.
-_FORMS = [Written(number, as_text) for number in ("call0000{place}", "functions.{name}:{place}") for as_text in (0, 1)]
+_IDS = "call0000{place}", "functions.{name}:{place}"
+_FORMS = [Written(number, as_text) for number in _IDS for as_text in (False, True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,7 +253,7 @@ class ChatRenderer:
             (T,) ids. `context + sampled + reply(...)` is the next context.
         """
         marked, mark = self._special.mark(messages)
-        more = {"tools": list(tools)} if tools and self.call_format.tools_in_turns else {}
+        more: dict[str, Any] = {"tools": list(tools)} if tools and self.call_format.tools_in_turns else {}
         text = self._delta(marked, add_generation_prompt=not final, **more)
         return self._closing(sampled, self._encode_pieces(self._expand(text, messages).split(mark)))
 

@@ -95,9 +95,9 @@ def split_turn(
 ) -> tuple[str, list[Call], str]:
     """Read a sampled turn as clients see it: its content, its tool calls, its thoughts.
 
-    `prefill` is the end of the prompt, which may have begun a thought. Calls are read where the client offered tools; if
-    one is broken, all of the text behind the thoughts is content, as the policy wrote it. The content ends in front of
-    the first stop string.
+    `prefill` is the end of the prompt, which may have begun a thought. Calls are read where the client offered tools;
+    if one is broken, all of the text behind the thoughts is content, as the policy wrote it. The content ends in front
+    of the first stop string.
     """
     behind = after_thought(text)
     ends = [behind.find(word) for word in asked.stop if word in behind]
