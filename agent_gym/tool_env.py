@@ -71,6 +71,9 @@ class ToolEnv(TextEnv):
     explains_tools: bool = True
     """Whether the system prompt describes the tools where the chat template does not."""
 
+    spoken: NativeParser | None = None
+    """The parser of the model's calls where an agent stands between the model and the environment."""
+
     def __init__(
         self,
         tasks: Mapping[str, Sequence[Any]],
@@ -101,7 +104,8 @@ class ToolEnv(TextEnv):
     @property
     def parser(self) -> Parser:
         """The wire format of calls: what was given, or else what the model's chat template writes."""
-        model = self._hermes if self.renderer is None else self.renderer.call_format.parser
+        unseen = self.spoken or self._hermes
+        model = unseen if self.renderer is None else self.renderer.call_format.parser
         if model is not self._model_parser:  # an environment may get its renderer, or another one, later
             self._model_parser = model
             self._parser = for_model(self._given_parser, model, self.tool_schemas)

@@ -17,6 +17,7 @@ from agent_gym.chat import ChatRenderer, Message, copied, text_of
 from agent_gym.data import load_splits
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described
+from agent_gym.formats.json_calls import HermesParser
 from agent_gym.formats.native import NativeParser
 from agent_gym.gateway import thing_at
 from agent_gym.gateway.agents import FunctionAgent, Output, ProgramAgent
@@ -24,8 +25,30 @@ from agent_gym.gateway.exchange import HERMES, Answer, Refused, split_turn
 from agent_gym.gateway.history import History
 from agent_gym.gateway.server import Act, Ended, Exchange, Session, shared_gateway
 from agent_gym.registry import make
-from agent_gym.tools import ToolCall
+from agent_gym.tool_env import ToolEnv
+from agent_gym.tools import ToolCall, ToolSchema, Turn
 from agent_gym.transcript import Sampled
+
+
+class Either(HermesParser):
+    """Reads calls in the policy's own form, and those in Hermes' form, as agents write them that act in a world."""
+
+    def __init__(self, model: NativeParser) -> None:
+        super().__init__()
+        self._model, self.family = model, model.family
+
+    def for_tools(self, tools: Sequence[ToolSchema]) -> Either:
+        return Either(self._model.for_tools(tools))
+
+    def parse(self, text: str) -> list[ToolCall]:
+        return self._model.parse(text) or super().parse(text)
+
+    def split(self, text: str, prefill: str = "") -> Turn:
+        turn = self._model.split(text, prefill)
+        return turn if turn.calls else super().split(text, prefill)
+
+    def render_calls(self, calls: Sequence[ToolCall], before: int = 0) -> str:
+        return self._model.render_calls(calls, before)
 
 
 class AgentEnv(TextEnv):
@@ -263,6 +286,8 @@ class AgentEnv(TextEnv):
 
     def _begin_world(self, task: Any, session: Session) -> dict[str, Any]:
         assert self._world is not None
+        if self.renderer is not None and isinstance(world := self._world.unwrapped, ToolEnv):
+            world.spoken = Either(self.renderer.call_format.parser)
         _, info = self._world.reset(seed=int(self.np_random.integers(1 << 31)), options={"task": task})
         question = text_of(info["messages"][-1]["content"])
         return {"messages": info["messages"], "tools": info["tools"], "question": question, "step": session.act}
