@@ -6,8 +6,16 @@
 Importing this package registers the ids with Gymnasium and imports nothing heavy: no torch, no transformers.
 """
 
+import os
+import signal
 import sys
-from pathlib import Path
+
+_COMMAND = os.path.basename((sys.argv or [""])[0]) == "agent-gym" or sys.orig_argv[1:3] == ["-m", "agent_gym"]
+if _COMMAND and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # Ctrl-C during the imports of the command line is one line. cli/main.py restores the handler. A KeyboardInterrupt
+    # would not do: packages with native parts turn it into errors of their own.
+    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"agent-gym: interrupted\n"), os._exit(130)))
+from pathlib import Path  # noqa: E402 - it takes milliseconds, in which Ctrl-C may come
 
 if __name__ != "agent_gym":
     raise ImportError("this folder is the package 'agent_gym' and no part of it")

@@ -10,6 +10,7 @@ import difflib
 import errno
 import inspect
 import operator
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -165,3 +166,25 @@ def writing(path: str | Path, cure: str = "name another file") -> Iterator[None]
         # What was read meanwhile has a name of its own.
         about = "" if error.filename in (None, path, str(path)) else f" ({error.filename})"
         raise ConfigError(f"{reason}{about}; {cure}") from error
+
+
+def write_whole(path: str | Path, text: str) -> None:
+    """Write a text file so that it appears as a whole: a reader, or a kill, never leaves half of it in its place.
+
+    A device, such as /dev/stdout, is written as it is.
+
+    Raises:
+        AgentGymError: as `writing`.
+    """
+    path = Path(path)
+    aside = path.with_name(f"{path.name}.{os.getpid()}.part")
+    with writing(path):
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+            return
+        try:
+            aside.write_text(text, encoding="utf-8")
+            aside.replace(path.resolve())
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise

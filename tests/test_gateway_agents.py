@@ -113,7 +113,7 @@ def test_examples_in_the_first_prompt_are_no_turns_of_the_policy(tokenizer: Any)
     case = Case.of(episode)
     assert case.opening[-1] == ("user", "2+2?"), "what a judge sees"
     assert [turn.action for turn in case.turns] == ["4", "4"]
-    assert replay(record) == []
+    assert replay(record, trusted=True) == []
 
 
 def test_what_an_agent_does_to_its_task_stays_in_its_episode(tokenizer: Any) -> None:

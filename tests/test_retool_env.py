@@ -253,6 +253,42 @@ def test_a_session_that_ran_into_a_limit_starts_anew() -> None:
     env.close()
 
 
+def test_a_session_that_its_program_ended_starts_anew() -> None:
+    """The next program runs; that names are lost is said with the result of the one that lost them."""
+    env = make(IDS[1])
+    steps = play(env, *map(call, ("x = 1", "import os\nprint(x)\nos._exit(0)", "print(6 * 7)", "x", "x = 3", "x")))
+    assert [step[0] for step in steps[:3]] == [NO_OUTPUT, f"1\n{LOST}", "42"]
+    assert "NameError" in steps[3][0] and steps[5][0] == "3"
+    env.close()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "```python\nprint(6 * 7)\n```",
+        "```\nprint(6 * 7)\n```",
+        "```python print(6 * 7)```",
+        "I try\n```python\nprint(5)\n```\nor\n```py\nprint(6 * 7)\n```",
+    ],
+)
+def test_a_fence_in_a_tool_call_is_no_part_of_the_program(code: str) -> None:
+    for env_id in IDS:
+        ((observation, *_),) = play(make(env_id), call(code))
+        assert observation.strip().removeprefix("<interpreter>\n").removesuffix("</interpreter>") == "42"
+
+
+def test_a_program_may_quote_a_fence() -> None:
+    ((observation, *_),) = play(make(IDS[1]), call("print('''\n```python\nx\n```\n''')"))
+    assert observation == "\n```python\nx\n```"
+
+
+def test_long_integers_are_printed() -> None:
+    for env_id in IDS:
+        first, second = play(make(env_id), call("print(2**20000)"), call("print(len(str(10**10000)))"))
+        assert "398027684033796659235430720619" in first[0]
+        assert "10001" in second[0] and not first[4]["error"]
+
+
 def test_the_template_shows_no_other_form_inline(tokenizer: Any) -> None:
     for env_id, expected in zip(IDS, (False, True), strict=True):
         _, info = make(env_id, tokenizer=tokenizer).reset(seed=0)

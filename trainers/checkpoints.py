@@ -31,13 +31,15 @@ from typing import Any
 import torch
 from accelerate.utils import is_peft_model
 from accelerate.utils.constants import FSDP_MODEL_NAME, OPTIMIZER_NAME
-from transformers import Trainer, TrainerCallback
+from transformers import TrainerCallback
 from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint, rotate_checkpoints
 
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.evaluate.cards import versions
 from agent_gym.policies.ranks import barrier_on_error, gather
+from agent_gym.public import public
+from agent_gym.trainers.public_arguments import PublicArguments
 
 FILE = "agent_gym.json"
 # Settings that a card shows whatever they are; others of these groups and names where they are not the default.
@@ -57,7 +59,7 @@ ASIDE = "unfinished"
 _MARKS = (f"{PREFIX_CHECKPOINT_DIR}-*", "trajectories/*.jsonl", "*.safetensors")  # what a run leaves
 
 
-class WholeCheckpoints(Trainer):
+class WholeCheckpoints(PublicArguments):
     """A trainer that shows a checkpoint only when it is complete. The output folder is one for all processes."""
 
     args: Any
@@ -278,7 +280,9 @@ def way_on(output_dir: str | Path) -> str:
 
 def write_provenance(trainer: Any, folder: str | Path) -> None:
     """Write `agent_gym.json` into a folder: what trained the model in it, on what, and how well it did."""
-    Path(folder, FILE).write_text(json.dumps(provenance(trainer), indent=2, default=str) + "\n", encoding="utf-8")
+    Path(folder, FILE).write_text(
+        json.dumps(public(provenance(trainer)), indent=2, default=str) + "\n", encoding="utf-8"
+    )
 
 
 def provenance(trainer: Any) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from agent_gym.errors import ConfigError, writing
 from agent_gym.evaluate import EvalResult, summarize
 from agent_gym.evaluate.cards import versions
 from agent_gym.policies.processors import let_videos_be_missing, model_class
+from agent_gym.public import public
 from agent_gym.registry import ENVS
 from agent_gym.rollout import from_record, read_trajectories
 from agent_gym.trainers.checkpoints import MEASURED
@@ -179,6 +180,7 @@ def model_card(
     merged: bool,
 ) -> str:
     """Return the text of README.md, from `read_provenance` of the run (may be empty) and `read_evaluations`."""
+    provenance = public(provenance)
     base = str(provenance.get("base_model") or checkpoint.base or "")
     # A folder of the machine it was trained on is of no use to others.
     if base.count("/") != 1 or base.startswith((".", "/", "~")) or Path(base).exists():

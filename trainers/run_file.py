@@ -16,7 +16,23 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from agent_gym.public import public
+from agent_gym.untrusted import LeftOut, Values, count, finite, misfit, number, parse_json, read_json
+
 FILE, LOG = "run.json", "log.jsonl"
+_SHAPE = {
+    "command?": str,
+    "argv?": [str],
+    "cwd?": str,
+    "host?": str,
+    "pid?": lambda pid: count(pid) and pid < 1 << 31,
+    "status?": str,
+    "started?": lambda time: number(time) and 0 <= time < 1 << 37,
+    "ended?": number,
+    "step?": count,
+    "max_steps?": int,
+    "numbers?": Values(number),
+}
 _NUMBERS = ("reward", "eval_success", "eval_reward", "loss")
 
 
@@ -56,33 +72,40 @@ def history(folder: str | Path) -> list[dict[str, Any]]:
     """Read what was logged, in the order of steps.
 
     A run that was taken up again has gone back to a checkpoint, and what it had logged behind that is lost with the
-    weights: the last counts. A line that is not whole is left out.
+    weights: the last counts. A line that is not whole is left out, and so is a value that is no finite number.
     """
     found: dict[tuple[int, bool], dict[str, Any]] = {}
-    with suppress(OSError):
-        for line in Path(folder, LOG).read_text(encoding="utf-8").splitlines():
+    with suppress(OSError), Path(folder, LOG).open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
             with suppress(ValueError):
-                logs = json.loads(line)
-                key = logs["step"], "eval_success" in logs
-                found = {one: known for one, known in found.items() if one[0] <= key[0]}
-                found[key] = {**found.get(key, {}), **logs}
+                logs = parse_json(line)
+                if misfit(logs, {"step": count}) is None:
+                    logs = finite(logs)
+                    key = int(logs["step"]), "eval_success" in logs
+                    found = {one: known for one, known in found.items() if one[0] <= key[0]}
+                    found[key] = {**found.get(key, {}), **logs}
     return [found[key] for key in sorted(found)]
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Read the file; what cannot be read, or is no object, is empty."""
-    try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+def read(path: Path, *, left_out: LeftOut = lambda line: None) -> dict[str, Any]:
+    """Read the file; one that cannot be read, or has another shape, is named to `left_out` and counts as empty."""
+    if not path.exists():
         return {}
-    return about if isinstance(about, dict) else {}
+    try:
+        about: dict[str, Any] = read_json(path, _SHAPE)
+    except ValueError as error:
+        left_out(f"{path}: {error}")
+        return {}
+    return about
 
 
 def write(path: Path, about: Mapping[str, Any]) -> None:
     """Replace the file as a whole: a reader never sees half of it. A disk that is full ends no run here."""
     aside = path.with_suffix(".unfinished")
     try:
-        aside.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        aside.touch(0o600)
+        aside.chmod(0o600)  # `public` knows names and forms of secrets, and a command line may hold others
+        aside.write_text(json.dumps(public(about), indent=2) + "\n", encoding="utf-8")
         aside.replace(path)
     except OSError as error:
         print(f"agent-gym: {path} was not written: {error}", file=sys.stderr)

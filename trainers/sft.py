@@ -34,6 +34,7 @@ from agent_gym.rollout import Budget, Episode, Row, Runner, warn_of_expert
 from agent_gym.trainers.checkpoints import refuse_used
 from agent_gym.trainers.engine import warn_of_rounding
 from agent_gym.trainers.export_model import write_card
+from agent_gym.trainers.public_arguments import PublicArguments
 from agent_gym.trainers.shortcuts import check_adapters, reading_only
 
 TRAIN_ON = ("policy", "all")
@@ -118,7 +119,7 @@ def _collate(
     }
 
 
-class _LabelledTokens(SFTTrainer):
+class _LabelledTokens(PublicArguments, SFTTrainer):
     """TRL's trainer, whose output layer reads the places in front of labels only (TRL's own does where Triton is).
 
     Its card is ours.

@@ -25,6 +25,7 @@ from agent_gym.errors import ConfigError, shown
 from agent_gym.evaluate import make_specs
 from agent_gym.gateway import agent_env
 from agent_gym.registry import EnvLike, check_env_id, recipe
+from agent_gym.registry.from_data import allow, env_from_data
 from agent_gym.rollout import derive_seed
 from agent_gym.row_forms import completed
 from agent_gym.tool_env import QuestionEnv
@@ -56,6 +57,7 @@ def task_dataset(
     except TypeError as error:
         cure = "give a function that makes the environment, env=lambda: MyEnv(...)"
         raise ConfigError(f"env_kwargs must be JSON values, and {error}; {cure}") from error
+    allow(env_id, env_kwargs)
     specs = make_specs(env_id, env_kwargs, split=split, episodes=tasks, seed=seed)
     common = (env_id, written, split)
     rows = [(*common, spec.index, spec.seed) for spec in specs]
@@ -135,6 +137,13 @@ def check_task_columns(dataset: Dataset, name: str) -> None:
     kind = dataset.features["env_kwargs"]
     if getattr(kind, "dtype", None) not in ("string", "large_string"):
         raise ConfigError(f"{name} has env_kwargs of the type {kind}; they must be texts, as json.dumps writes them")
+    cure = "name this environment in your code, by task_dataset(ID, KWARGS) or registry.from_data.allow(ID, KWARGS)"
+    for env_id, written in dict.fromkeys(zip(dataset["env_id"], dataset["env_kwargs"], strict=True)):
+        try:
+            env_kwargs = json.loads(written)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ConfigError(f"{name} has the env_kwargs {written!r:.80}, which are no JSON: {error}") from error
+        env_from_data(env_id, env_kwargs, name, cure=cure)
 
 
 def parse_mixture(text: str) -> list[tuple[str, float]]:

@@ -12,12 +12,14 @@ import runpy
 import sys
 
 from agent_gym.cli.parser import one_line
+from agent_gym.cli.rendezvous import bind_store
 
 LOST = 75  # the exit code of a failure that may pass, as in sysexits.h
 
 
 def main() -> None:
     """Run `accelerate launch` with the arguments of this process."""
+    bind_store()
     try:
         runpy.run_module("accelerate.commands.launch", run_name="__main__", alter_sys=True)
     except Exception as error:

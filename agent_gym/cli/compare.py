@@ -14,9 +14,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from agent_gym.cli.parser import Parser, json_object, read_settings
+from agent_gym.cli.parser import Parser, json_object, left_out, read_settings
 from agent_gym.cli.view import check_new, named, read_files
-from agent_gym.errors import ConfigError, writing
+from agent_gym.errors import ConfigError, write_whole, writing
 from agent_gym.evaluate import summarize
 from agent_gym.evaluate.cards import differences, read_cards, terms
 from agent_gym.evaluate.compare import Run, read_runs, same_kind, with_cards
@@ -26,7 +26,9 @@ from agent_gym.evaluate.report import align, comparison_text, interval, number
 from agent_gym.evaluate.statistics import Measure
 from agent_gym.evaluate.storage import CARDS
 from agent_gym.judges import Judge
+from agent_gym.registry.from_data import env_from_data
 from agent_gym.rollout import Replay, from_record, play_again, to_record, write_trajectories
+from agent_gym.untrusted import say
 from agent_gym.viewer.page import plain_page
 
 _SHOWN = 10  # differences that `rescore` prints
@@ -66,7 +68,7 @@ def compare(argv: Sequence[str]) -> int:
         ]
         print(json.dumps(rows, indent=2))
     else:
-        print("\n\n".join(comparison_text(a, b, comparison) for a, b, comparison in found))
+        say("\n\n".join(comparison_text(a, b, comparison) for a, b, comparison in found))
     return 0
 
 
@@ -105,21 +107,27 @@ def leaderboard(argv: Sequence[str]) -> int:
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for file in files:
         name = str(file.relative_to(folder)).removesuffix(".card.json")
-        for card in read_cards(file):
+        try:
+            cards = read_cards(file, left_out=left_out)
+        except ConfigError as error:
+            left_out(str(error))
+            continue
+        for card in cards:
             key = json.dumps(terms(card), sort_keys=True)
             model, policy = card.get("model") or {}, card["policy"]
             if model.get("sha256"):  # a folder: where it was is nothing to others
                 policy = re.sub(rf"\S*/{re.escape(model['name'])}", model["name"], policy)
             groups.setdefault(key, []).append({**card, "policy": f"{policy} ({name})"})
+    if not groups:
+        raise ConfigError(f"{folder} holds no card that can be read; the lines above give the reasons")
     panels = [_panel(group) for group in groups.values()]
     newest = dict(sorted((panel["name"], panel["version"]) for panel in panels))  # the last one of a name stays
     tables = sorted(((_heading(group, newest), _rows(group)) for group in groups.values()), key=lambda table: table[0])
     sections = [_section(heading, rows) for (_, *heading), rows in tables]
-    with writing(output, "name another file with --output"):
-        output.write_text(plain_page(arguments.title, sections, _ENDING), encoding="utf-8")
+    write_whole(output, plain_page(arguments.title, sections, _ENDING))
     for (_, *heading), rows in tables:
-        print("\n".join([*filter(None, heading), align([HEADER, *(cells for _, cells in rows)]), ""]))
-    print(output)
+        say("\n".join([*filter(None, heading), align([HEADER, *(cells for _, cells in rows)]), ""]))
+    say(output)
     return 0
 
 
@@ -145,9 +153,10 @@ def _rows(cards: Cards) -> list[tuple[Measure, list[str]]]:
     rows, name = [], "episode/success"
     for card in cards:
         known = card["measures"].get(name)  # None where all episodes failed
-        success = Measure(**(known or {"value": 0.0, "low": 0.0, "high": 1.0}))
+        success = Measure(*(known[key] for key in ("value", "low", "high"))) if known else Measure(0.0, 0.0, 1.0)
         counts = [card["counts"][key] for key in ("failed", "skipped")]
-        spent = [f"{n:,}" for n in card["tokens"].values()] + [f"{card['seconds'][key]:,.1f}" for key in ("cpu", "gpu")]
+        spent = [f"{card['tokens'][key]:,}" for key in ("read", "sampled")]
+        spent += [f"{card['seconds'][key]:,.1f}" for key in ("cpu", "gpu")]
         cost = "-" if card["cost"] is None else f"{card['cost']:.4g}"
         measured = [number(name, success.value), interval(name, success)] if known else ["-", "-"]
         shown = [*measured, *map(str, counts)]
@@ -177,6 +186,8 @@ def rescore(argv: Sequence[str]) -> int:
     parser.flag("file FILE.jsonl", "trajectories of `eval`, `rollout` or a training run")
     parser.flag("--reward_weights JSON", "other weights of the reward's terms", type=json_object, default={})
     parser.add_env_kwargs("other arguments of the environments, over those of the episodes")
+    help_text = "make the environments as the file names them, also modules, commands, folders and addresses in it"
+    parser.flag("--trust_file", help_text, action="store_true")
     parser.flag("--judge FILE", "let a judge score them, too, in place of what one has paid before")
     parser.flag("--output FILE.jsonl", "write the episodes with their new scores")
     parser.flag("--json", "print the outcome as JSON", action="store_true")
@@ -190,7 +201,7 @@ def rescore(argv: Sequence[str]) -> int:
             raise ConfigError(f"{card} is the card of other scores: name another file with --output")
     judge = None if arguments.judge is None else Judge.of(read_settings(arguments.judge)).connect()
     records = list(read_files([arguments.file]))
-    replays = list(_replay(records, changes))
+    replays = list(_replay(records, changes, arguments.file, arguments.trust_file))
     if judge is not None:
         judged = [from_record(_apart(replay.record)) for replay in replays]
         judge.rate(judged)
@@ -215,17 +226,17 @@ def rescore(argv: Sequence[str]) -> int:
         ]
         print(json.dumps({**counts, "stored": then.metrics, "now": now.metrics, "differences": differences}, indent=2))
     else:
-        print(f"{then.episodes} episodes played again, {then.failed} failed ones left as they are")
-        print(f"the world answers otherwise in {world} of them, the score is another in {scores}")
+        say(f"{then.episodes} episodes played again, {then.failed} failed ones left as they are")
+        say(f"the world answers otherwise in {world} of them, the score is another in {scores}")
         for one in changed[:_SHOWN]:
-            print(f"  {one.record['task_id']}: {(one.world or one.scores)[0][:200]}")
+            say(f"  {one.record['task_id']}: {(one.world or one.scores)[0][:200]}")
         rows = [["measure", "stored", "now"]]
         for name in {**then.measures, **now.measures}:
             old, new = (result.measures[name].value if name in result.measures else 0.0 for result in (then, now))
             if old != new and not name.endswith("/latency"):  # how long a tool takes is no score
                 rows.append([name, number(name, old), number(name, new)])
         if len(rows) > 1:
-            print(align(rows))
+            say(align(rows))
     return 1 if any(one.world or one.scores and not changes for one in changed) else 0
 
 
@@ -235,8 +246,14 @@ def _apart(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**record, "spec": {**spec, "split": (spec["split"], record.get("policy"))}}
 
 
-def _replay(records: Sequence[Mapping[str, Any]], changes: Mapping[str, Any]) -> Iterator[Replay]:
+def _replay(
+    records: Sequence[Mapping[str, Any]], changes: Mapping[str, Any], file: str, trusted: bool
+) -> Iterator[Replay]:
     """Play the records again, in one environment per id and arguments."""
+    if not trusted:
+        cure = "say --trust_file if you know who made the file"
+        for spec in (record["spec"] for record in records if record["failure"] is None):
+            env_from_data(spec["env_id"], spec["env_kwargs"], file, given=changes, cure=cure)
     envs: dict[str, Any] = {}
     with ExitStack() as stack:
         for record in tqdm(records, desc="episodes", leave=False, file=sys.stderr):
@@ -277,14 +294,11 @@ def calibrate(argv: Sequence[str]) -> int:
         raise ConfigError(f"cannot read {arguments.labels}: {error}") from error
     found = measure(judge.connect(), labelled)
     judge.close()
-    print(
-        f"{found.judge['kind']} by {found.judge['model']}: {found.labelled} episodes, {found.failed} without a verdict"
-    )
+    say(f"{found.judge['kind']} by {found.judge['model']}: {found.labelled} episodes, {found.failed} without a verdict")
     for reason in found.failures:
-        print(f"  {reason}")
-    print(align(found.rows()))
-    print("spent: " + ", ".join(f"{name} {value:g}" for name, value in found.spent.items()))
+        say(f"  {reason}")
+    say(align(found.rows()))
+    say("spent: " + ", ".join(f"{name} {value:g}" for name, value in found.spent.items()))
     if arguments.output:
-        with writing(arguments.output):
-            Path(arguments.output).write_text(json.dumps(found.to_record(), indent=1) + "\n", encoding="utf-8")
+        write_whole(arguments.output, json.dumps(found.to_record(), indent=1) + "\n")
     return 0

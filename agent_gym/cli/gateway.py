@@ -7,16 +7,18 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from agent_gym.cli.engine import open_model
 from agent_gym.cli.parser import Parser, check_output, positive
-from agent_gym.errors import ConfigError, writing
+from agent_gym.errors import AgentGymError, ConfigError, writing
 from agent_gym.gateway import ENV_ID, agent_env
+from agent_gym.gateway.journal import Journal, write_all
 from agent_gym.policies.served import ServedPolicy
-from agent_gym.rollout import Budget, Episode, EpisodeSpec, Runner, Stream, derive_seed, to_record, write_trajectories
-
-_LIVE = 64  # conversations at the same time; each has a thread
+from agent_gym.rollout import Budget, Episode, EpisodeSpec, Runner, Stream, derive_seed, to_record
+from agent_gym.rollout.trajectories import to_line
 
 
 def gateway(argv: Sequence[str]) -> int:
@@ -30,6 +32,8 @@ def gateway(argv: Sequence[str]) -> int:
     parser = Parser("gateway", gateway.__doc__)
     add_address(parser, 8020, "sample from the model")
     parser.flag("--record FILE.jsonl", "write each episode there as it ends; for view")
+    help_text = "conversations at the same time, each of which has a thread; one more is answered with 429"
+    parser.flag("--max_conversations N", help_text, type=positive, default=64)
     parser.flag("--idle S", "seconds without a request that end an episode", type=float, default=300.0)
     flag = parser.add_model("what answers")
     flag("--concurrency N", "most requests at the endpoint at the same time", type=positive, default=64)
@@ -49,34 +53,36 @@ def gateway(argv: Sequence[str]) -> int:
         policy.continuous = True
         if isinstance(policy, ServedPolicy):
             policy.fails_alone = True  # what a server refuses to one agent is no reason to end those of others
-        with closing(policy), closing(Runner(policy, tokenizer, budget, max_live=_LIVE)) as runner:
-            _serve(runner, listener, arguments)
+        with (
+            closing(policy),
+            closing(Runner(policy, tokenizer, budget, max_live=arguments.max_conversations)) as runner,
+        ):
+            return _serve(runner, listener, arguments)
     return 0
 
 
-def _serve(runner: Runner, listener: Any, arguments: Any) -> None:
-    """Play an episode for each key that comes, until the user stops the process."""
+def _serve(runner: Runner, listener: Any, arguments: Any) -> int:
+    """Play an episode for each key that comes, until the user stops the process; 1 if an episode cannot be written."""
     from agent_gym.gateway.server import Ended, Gateway, Session, shared_gateway
 
     new: queue.SimpleQueue[Session] = queue.SimpleQueue()
     stream = Stream(runner, background=True)
     begun = ended = 0
+    record = Record(arguments.record, runner.renderer.tokenizer)
 
     def write(episode: Episode) -> None:
         nonlocal ended
         ended += 1
         fate = f"failed: {episode.failure.line}" if episode.failure else f"{len(episode.steps)} turns"
-        print(f"{episode.spec.env_kwargs['session']}: {fate}, {len(episode.rows)} rows", file=sys.stderr, flush=True)
-        if arguments.record:
-            with writing(arguments.record):
-                write_trajectories(arguments.record, [to_record(episode, runner.renderer.tokenizer)], append=True)
+        _tell(f"{episode.spec.env_kwargs['session']}: {fate}, {len(episode.rows)} rows")
+        record.write(episode)
 
     def end_all() -> None:
         for session in gate.sessions:
             session.end(Ended())
 
-    gate = shared_gateway(Gateway(listener, new.put))
-    print(f"serving at {gate.url}/v1, and at {gate.url}/NAME/v1 for an episode NAME", file=sys.stderr, flush=True)
+    gate = shared_gateway(Gateway(listener, new.put, arguments.max_conversations))
+    _tell(f"serving at {gate.url}/v1, and at {gate.url}/NAME/v1 for an episode NAME")
     try:
         while True:
             stream.wait(lambda: True)  # raises what the engine failed with
@@ -87,15 +93,75 @@ def _serve(runner: Runner, listener: Any, arguments: Any) -> None:
             kwargs = {"session": session.key, "patience_s": arguments.idle, "max_turns": 1 << 30}
             seed = derive_seed(arguments.seed, begun)
             spec = EpisodeSpec(ENV_ID, kwargs, split="train", index=0, group=begun, sampling_seed=seed)
+            record.begin(session, spec)
             stream.add([spec], arguments.temperature, write)
             begun += 1
     except KeyboardInterrupt:  # only then: after an error nothing is played any more, and what was under way never ends
         end_all()
         stream.wait(lambda: ended == begun)
-        raise
+        _tell("stopped")
     finally:
         end_all()
         gate.close()
+        lost = record.close()
+    return int(lost > 0)
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class Record:
+    """The file of the episodes, None for no file, and the journal of those that are live.
+
+    A full disk ends nothing: the gateway answers, warns, and writes the episodes when there is room.
+    """
+
+    def __init__(self, path: str | None, tokenizer: Any) -> None:
+        self._path, self._tokenizer, self._waiting = path, tokenizer, list[Episode]()
+        self._journal: Journal | None = None
+        if path is None or (Path(path).exists() and not Path(path).is_file()):  # a device has no folder beside it
+            return
+        try:
+            self._journal = Journal(Path(path), lambda line: _tell(f"agent-gym: warning: {line}"))
+        except BlockingIOError:
+            raise ConfigError(f"another gateway writes {path}: stop it, or name another file") from None
+        except OSError as error:
+            raise ConfigError(f"cannot write beside {path}: {error.strerror}; name another file") from error
+        if self._journal.recovered:
+            _tell(f"{self._journal.recovered} conversations of a gateway that was killed are in {path} now")
+
+    def begin(self, session: Any, spec: EpisodeSpec) -> None:
+        """Let the session write its turns as they are answered."""
+        if self._journal is not None:
+            self._journal.begin(str(spec.group), to_record(Episode(spec, task_id="train/0")))
+            session.on_answer = partial(self._journal.answered, str(spec.group))
+
+    def write(self, episode: Episode) -> None:
+        """Append an episode, and those that have waited for room."""
+        if self._path is None:
+            return
+        self._waiting.append(episode)
+        try:
+            with writing(self._path), open(self._path, "ab", buffering=0) as file:
+                while self._waiting:
+                    write_all(file, to_line(to_record(self._waiting[0], self._tokenizer)).encode())
+                    done = self._waiting.pop(0)
+                    if self._journal is not None:
+                        self._journal.end(str(done.spec.group))
+        except AgentGymError as error:
+            _tell(
+                f"agent-gym: warning: {error}; {len(self._waiting)} episodes wait for that, and requests are answered"
+            )
+
+    def close(self) -> int:
+        """Return how many episodes could not be written."""
+        if self._journal is not None:
+            self._journal.close()
+        if left := len(self._waiting):
+            kept = "; their turns are in the folder beside it" if self._journal is not None else ""
+            _tell(f"agent-gym: {left} episodes are not in {self._path}{kept}")
+        return len(self._waiting)
 
 
 def add_agent(parser: Parser) -> None:

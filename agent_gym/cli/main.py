@@ -11,12 +11,15 @@ import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from agent_gym import __version__
 from agent_gym.cli.parser import nearest, one_line
 from agent_gym.errors import AgentGymError, ConfigError
+from agent_gym.public import public_text
+from agent_gym.untrusted import harmless
 
 # Command to the function that runs it, as module of this package and name, and what it does.
 COMMANDS = {
@@ -53,6 +56,8 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    if argv is None and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     return guarded(lambda: _run(sys.argv[1:] if argv is None else argv))
 
 
@@ -61,6 +66,10 @@ def guarded(run: Callable[[], int]) -> int:
 
     Everything else is a defect of ours and keeps its traceback.
     """
+    in_main = threading.current_thread() is threading.main_thread()
+    if in_main and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        # A terminal that is closed, or a connection that is lost, ends a command as SIGTERM does: nothing is lost.
+        signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     try:
         code = run()
         sys.stdout.flush()
@@ -70,11 +79,26 @@ def guarded(run: Callable[[], int]) -> int:
             raise
         return 128 + signal.SIGPIPE
     except AgentGymError as error:
-        print(f"agent-gym: {one_line(error)}", file=sys.stderr)
+        print(f"agent-gym: {harmless(public_text(one_line(error)))}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
         print("agent-gym: interrupted", file=sys.stderr)
         return 130
+    except Exception as error:
+        if not _was_interrupted(error):
+            raise
+        print("agent-gym: interrupted", file=sys.stderr)
+        return 130
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether this is the error that a package has made of Ctrl-C while it was imported."""
+    seen = 0
+    while error is not None and seen < 20:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error, seen = error.__cause__ or error.__context__, seen + 1
+    return False
 
 
 def _reader_is_gone() -> bool:

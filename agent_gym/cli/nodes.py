@@ -26,6 +26,7 @@ from urllib.parse import quote
 from agent_gym.cli.early import check_numbers, read_command
 from agent_gym.cli.launch import end_with
 from agent_gym.cli.parser import Parser, positive, with_underscores
+from agent_gym.cli.rendezvous import ADDRESS, listening_address
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.settings import AgentSettings
 
@@ -53,6 +54,8 @@ def launch(argv: Sequence[str]) -> int:
     parser.flag("--node_rank", help_text, type=int, default=None)
     parser.flag("--servers", "model servers of each serving machine, one on each of its GPUs", type=positive, default=1)
     parser.flag("--restarts", "how often training is begun again after a process has died", type=int, default=3)
+    help_text = "let the trainers meet at a public address of theirs, which executes what its port receives"
+    parser.flag("--allow_public_address", help_text, action="store_true")
     begin = next((i for i, word in enumerate(argv) if word in ("grpo", "ppo")), len(argv))
     arguments, command = parser.parse(argv[:begin]), list(argv[begin:])
     if not command and not {"-h", "--help"}.intersection(argv):
@@ -70,7 +73,10 @@ def launch(argv: Sequence[str]) -> int:
     command += ["--layout", "server", "--vllm_server_base_url", urls, "--resume_from_checkpoint", "auto"]
     if number < serving:
         return _serve(command, nodes[number], ports)
-    return _train(command, nodes[serving:], number - serving, arguments.restarts)
+    meeting = None
+    if number == serving and len(nodes) - serving > 1:
+        meeting = listening_address(nodes[serving:], _MEETING_PORT, public=arguments.allow_public_address)
+    return _train(command, nodes[serving:], number - serving, arguments.restarts, meeting)
 
 
 def _number(given: int | None, count: int) -> int:
@@ -147,8 +153,11 @@ def _serve(command: Sequence[str], host: str, ports: Sequence[int]) -> int:
     return code
 
 
-def _train(command: Sequence[str], nodes: Sequence[str], number: int, restarts: int) -> int:
-    """Train as one of these machines, again and again if processes die; leave a mark when that is over."""
+def _train(command: Sequence[str], nodes: Sequence[str], number: int, restarts: int, meeting: str | None = None) -> int:
+    """Train as one of these machines, again and again if processes die; leave a mark when that is over.
+
+    `meeting` is the address at which the first machine's rendezvous listens.
+    """
     run, code, here = _settings(command), _FAILED, os.getpid()
     mark = _Mark(run.folder)
     start, variables = [sys.executable, "-m", "agent_gym", *command], dict(os.environ)
@@ -162,6 +171,7 @@ def _train(command: Sequence[str], nodes: Sequence[str], number: int, restarts: 
         # only, so that a new one waits for that in vain (`DynamicRendezvousHandler.next_rendezvous`). The address
         # is the name that the user gave: what a machine calls itself, others may not know.
         variables |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "PET_LOCAL_ADDR": nodes[number]}
+    variables |= {ADDRESS: meeting} if meeting else {}
     try:
         for attempt in range(1 + restarts):
             if attempt:

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from agent_gym.errors import ConfigError, one_of, require, writing
 from agent_gym.registry import check_env_id
+from agent_gym.untrusted import check_depth, harmless, parse_json, read_text
 
 Flag = Callable[..., None]  # what adds a flag, see `Parser.group`
 
@@ -174,10 +175,14 @@ def read_yaml(path: str) -> dict[str, Any]:
     """Read a yaml file that holds a mapping."""
     yaml = require("yaml", "train")
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"cannot read {path}: {reason}") from error
+        text = read_text(Path(path))
+    except ValueError as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    try:
+        content = yaml.safe_load(text)
+        check_depth(content)
+    except RecursionError as error:
+        raise ConfigError(f"{path}: not valid yaml: nested too deeply") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that there is not
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
@@ -193,15 +198,19 @@ def read_settings(path: str) -> dict[str, Any]:
     if not path.endswith(".toml"):
         return read_yaml(path)
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = tomllib.loads(read_text(Path(path)))
+        check_depth(content)
+        return content
+    except RecursionError as error:
+        raise ConfigError(f"cannot read {path}: nested too deeply") from error
+    except ValueError as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
 
 
 def json_object(text: str | Mapping[str, Any]) -> dict[str, Any]:
     """Read a JSON object from the command line, for example '{"data": "gsm8k.jsonl"}'."""
     try:
-        value = json.loads(text) if isinstance(text, str) else dict(text)
+        value = parse_json(text) if isinstance(text, str) else dict(text)
     except ValueError:
         value = None
     if not isinstance(value, dict):
@@ -258,6 +267,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def one_line(error: BaseException) -> str:
     """Return an error's text without line breaks."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def left_out(line: str) -> None:
+    """Name on stderr what is left out of files of others, with the reason."""
+    print(harmless(f"agent-gym: left out: {line}"), file=sys.stderr, flush=True)
 
 
 def announce(text: str) -> None:

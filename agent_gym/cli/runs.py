@@ -16,11 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent_gym.cli.parser import Parser, take_option, with_underscores
+from agent_gym.cli.parser import Parser, left_out, take_option, with_underscores
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate.report import align, with_interval
 from agent_gym.evaluate.statistics import mean
+from agent_gym.public import MASK, public
 from agent_gym.trainers.run_file import FILE, read, write
+from agent_gym.untrusted import say
 
 _DEPTH = 3  # folders below the given one in which runs are looked for
 _OURS = {"command", "argv", "cwd", "status"}  # what each run.json has; others write files of this name, too
@@ -55,26 +57,26 @@ def runs(argv: Sequence[str]) -> int:
     if not root.is_dir():
         raise ConfigError(f"no folder at {root}; name the one that holds the runs: agent-gym runs FOLDER")
     found = [path for depth in range(_DEPTH + 1) for path in root.glob("*/" * depth + FILE)]
-    known = {path.parent: about for path in found if _OURS <= (about := read(path)).keys()}
+    known = {path.parent: about for path in found if _OURS <= (about := read(path, left_out=left_out)).keys()}
     order = sorted(known, key=lambda folder: known[folder].get("started", 0.0), reverse=True)
     if arguments.json:
         rows = [{"folder": str(one), **known[one], "status": status_of(known[one])} for one in order]
         print(json.dumps(rows, indent=2))
         return 0
     if not order:
-        print(f"no runs in {root}: no folder there holds a {FILE}")
+        say(f"no runs in {root}: no folder there holds a {FILE}")
         return 0
     head = ("RUN", "COMMAND", "STATUS", "STEP", "REWARD", "SUCCESS", "CHECKPOINT", "STARTED")
     table: list[tuple[str, ...]] = [head]
     for folder in order:
         about, last = known[folder], _last_checkpoint(folder)
         numbers = about.get("numbers", {})
-        step = f"{about['step']}/{about['max_steps']}" if "step" in about else "-"
+        step = f"{about['step']}/{about.get('max_steps', '?')}" if "step" in about else "-"
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(about.get("started", 0.0)))
         shown = [f"{numbers[name]:.3f}" if name in numbers else "-" for name in ("reward", "eval_success")]
         saved = "-" if last is None else str(last)
         table.append((str(folder), str(about.get("command")), status_of(about), step, *shown, saved, started))
-    print(align(table, numbers={3, 4, 5, 6}))
+    say(align(table, numbers={3, 4, 5, 6}))
     return 0
 
 
@@ -110,11 +112,12 @@ def resume(argv: Sequence[str]) -> int:
         raise ConfigError(f"{arguments.folder} is finished; to train on: {again} --max_steps N")
     try:
         os.chdir(about["cwd"])  # relative paths of its command line are meant from there
-    except OSError as error:
-        gone = f"{arguments.folder} was started in {about['cwd']}: {error.strerror}"
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
+        gone = f"{arguments.folder} was started in {about['cwd']}: {getattr(error, 'strerror', None) or error}"
         raise ConfigError(f"{gone}; make that folder again, its relative paths are meant from there") from error
     own = ("--output_dir", "--resume_from_checkpoint")
-    words = [*_without(about["argv"], *own), *_without(argv[1:], *own)]
+    words = [*_without_masked(about["argv"], argv[1:]), *argv[1:]]
+    words = _without(words, *own)
     return main([command, *words, "--output_dir", str(folder), "--resume_from_checkpoint", "true"])
 
 
@@ -125,6 +128,24 @@ def _without(argv: Sequence[str], *flags: str) -> list[str]:
         while found is not None:  # a run that was gone on with has some of them twice
             found, arguments = take_option(arguments, flag)
     return arguments
+
+
+def _without_masked(then: Sequence[str], now: Sequence[str]) -> list[str]:
+    """Return the words of a stored command line without the flags whose values it does not tell, and name these."""
+    words, hidden = with_underscores(then), list[str]()
+    for at in [at for at, word in enumerate(words) if MASK in word][::-1]:
+        begin = at if words[at].startswith("-") else at - 1
+        hidden.insert(0, words[begin].partition("=")[0])
+        del words[begin : at + 1]
+    given = {word.partition("=")[0] for word in with_underscores(now)}
+    if missing := [flag for flag in hidden if flag not in given]:
+        print(
+            f"agent-gym: {FILE} does not tell the value of {', '.join(missing)}, which is a secret: the run continues "
+            "without it; give it again after the folder if it is needed",
+            file=sys.stderr,
+            flush=True,
+        )
+    return words
 
 
 def over_seeds(
@@ -181,7 +202,7 @@ def _check_seed(command: str, argv: Sequence[str], place: Path) -> None:
     own = ("--seed", "--output_dir", "--resume_from_checkpoint")
     then, now = (
         shlex.join([name, *_without(words, *own)])
-        for name, words in ((about["command"], about["argv"]), (command, argv))
+        for name, words in ((about["command"], about["argv"]), (command, public(argv)))
     )
     if then != now:
         raise ConfigError(f"{place} is a run of `{then}`, and this is `{now}`: give the same, or another --output_dir")

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from agent_gym.cli.parser import Parser, check_output, positive
+from agent_gym.cli.parser import Parser, check_output, left_out, positive
 from agent_gym.cli.runs import status_of
-from agent_gym.errors import ConfigError, require, writing
+from agent_gym.errors import ConfigError, require, write_whole, writing
 from agent_gym.rollout import read_trajectories, scan_trajectories
 from agent_gym.trainers.run_file import FILE, LOG, history, read
+from agent_gym.untrusted import read_json
 from agent_gym.viewer import render_html
 from agent_gym.viewer.curve import render_run, trajectory_files
 
@@ -93,8 +94,7 @@ def view(argv: Sequence[str]) -> int:
     output = Path(arguments.output or first.with_name(f"{first.name}.html"))
     check_new(output)
     page = render_html({name: read_files(files) for name, files in runs.items()}, arguments.title or " and ".join(runs))
-    with writing(output, "name another file with --output"):
-        output.write_text(page, encoding="utf-8")
+    write_whole(output, page)
     return _done(output, arguments.open)
 
 
@@ -170,6 +170,20 @@ def is_run(folder: Path) -> bool:
     return any((folder / name).exists() for name in (FILE, LOG, "trajectories"))
 
 
+_TRAINING_SHAPE = {"training?": {"spent?": dict, "settings?": dict, "versions?": dict}}
+
+
+def training_of(folder: Path) -> dict[str, Any]:
+    """Return what the card of a run tells of its training; a card of another shape is named on stderr."""
+    path = folder / "card.json"
+    try:
+        card = read_json(path, _TRAINING_SHAPE) if path.exists() else {}
+    except ValueError as error:
+        left_out(f"{path}: {error}")
+        return {}
+    return dict(card.get("training", {}))
+
+
 class RunPage:
     """The pages of one run, read anew each time."""
 
@@ -182,10 +196,10 @@ class RunPage:
 
     def overview(self, address: Callable[[str], str]) -> str:
         """Return the page that leads to the others."""
-        about, card = read(self.folder / FILE), read(self.folder / "card.json")
+        about = read(self.folder / FILE, left_out=left_out)
         if about:
             about["status"] = status_of(about)
-        training = card.get("training", {})
+        training = training_of(self.folder)
         return render_run(self.title, about, training, history(self.folder), self.files, address)
 
     def episodes(self, name: str) -> str:
@@ -216,10 +230,18 @@ def write_page(folder: Path, title: str | None, output: Path) -> Path:
     page = RunPage(folder, title, _TRAINING)
     with writing(output, "name another folder with --output"):
         output.mkdir(parents=True, exist_ok=True)
-        for name in page.names:
-            (output / f"{name}.html").write_text(page.episodes(name), encoding="utf-8")
-        index = output / "index.html"
-        index.write_text(page.overview("{}.html".format), encoding="utf-8")
+    for mode, step in list(page.files):
+        try:
+            text = page.episodes(name := f"{mode}_{step}")
+        except ConfigError as error:
+            left_out(str(error))
+            del page.files[mode, step]
+        else:
+            write_whole(output / f"{name}.html", text)
+    if "change" in page.names:
+        write_whole(output / "change.html", page.episodes("change"))
+    index = output / "index.html"
+    write_whole(index, page.overview("{}.html".format))
     return index
 
 
@@ -233,7 +255,10 @@ def page_server(folder: Path, title: str | None, port: int) -> Server:
         if not name:
             return Response(page.overview("/{}".format), media_type="text/html")
         if name in page.names:
-            return Response(page.episodes(name), media_type="text/html")
+            try:
+                return Response(page.episodes(name), media_type="text/html")
+            except ConfigError as error:
+                return refusal(500, str(error))
         return refusal(404, f"no episodes of {json.dumps(name)}")
 
     async def endpoint(request: Request) -> Response:

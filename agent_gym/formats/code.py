@@ -12,7 +12,8 @@ The rules; where ReTool's evaluation has one, it is that:
 - A turn stops at `</code>`; one that was cut off counts as closed.
 - Of several blocks in one turn the last one runs, and of several fences in a block the last one (ReTool). Tool calls
   all run, in their order.
-- The fence inside of `<code>` may be missing, and it may share its first line, or its last one, with the program.
+- The fence inside of `<code>` or of a tool call may be missing, and it may share its first line, or its last one, with
+  the program.
   A fence without `<code>` is a program if it names Python and no `\boxed{}` follows it: an answer may show the
   program that it comes from.
 - Of blocks and tool calls in one turn, the kind that it opens first is meant: programs may print the other one.
@@ -110,6 +111,17 @@ class BlockParser(CodeParser):
 
     def missing_end(self, text: str) -> str:
         return _CLOSE if _left_open(text) else ""
+
+
+def unfenced(code: str) -> str:
+    """Return the program in what a tool call holds: of fences the last one, as inside of `<code>`.
+
+    A program that quotes a fence in a text of several lines stays as it is.
+    """
+    fences = _PYTHON.search(code) if not re.search("\"\"\"|\'\'\'", code) else None
+    if fences or code.lstrip().startswith("```"):
+        return _program(_OPEN + code) or ""
+    return code
 
 
 def _left_open(text: str) -> bool:

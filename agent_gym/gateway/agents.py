@@ -16,7 +16,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,10 @@ from agent_gym.errors import ConfigError, EnvFailure, require
 from agent_gym.gateway.server import Ended, Session
 
 _TAIL = 1 << 16  # bytes of a program's output that are kept
+_PASSED = re.compile(
+    "PATH|HOME|LANG|LANGUAGE|LC_[A-Z]+|TZ|TMPDIR|TERM|USER|LOGNAME|SHELL|VIRTUAL_ENV|PYTHONPATH|LD_LIBRARY_PATH"
+)
+"""The variables of this process that a program gets. It runs what the policy writes, which must not find keys there."""
 
 
 class Output(NamedTuple):
@@ -90,15 +94,19 @@ class ProgramAgent:
 
     Fields of the task stand in the command as `{name}`, each inside of one word. `{base_url}`, `{api_key}` and
     `{folder}` are there for programs that want them as flags. Nothing else of the task reaches the program: it runs
-    what the policy writes, which must not find the answer there.
+    what the policy writes, which must not find the answer there. Of the variables of this process it gets `PATH`,
+    `HOME` and their like, and those that `passed` names.
     """
 
-    def __init__(self, command: Sequence[str], task: Mapping[str, Any], session: Session) -> None:
+    def __init__(
+        self, command: Sequence[str], task: Mapping[str, Any], session: Session, passed: Collection[str] = ()
+    ) -> None:
         self._session, self._folder = session, Path(tempfile.mkdtemp(prefix="agent-gym-"))
         fields = {**task, "base_url": session.url, "api_key": session.key, "folder": self._folder}
         words = [re.sub(r"\{(\w+)\}", lambda found: _field(found[1], fields), word) for word in command]
         urls = {"OPENAI_BASE_URL": session.url, "OPENAI_API_BASE": session.url, "ANTHROPIC_BASE_URL": session.root}
         keys = {"OPENAI_API_KEY": session.key, "ANTHROPIC_API_KEY": session.key, "NO_PROXY": "127.0.0.1,localhost"}
+        known = {name: value for name, value in os.environ.items() if name in passed or _PASSED.fullmatch(name)}
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
         try:
             self._process = subprocess.Popen(
@@ -107,7 +115,7 @@ class ProgramAgent:
                 stdout=self._out,
                 stderr=self._err,
                 cwd=self._folder,
-                env={**os.environ, **urls, **keys},
+                env={**known, **urls, **keys},
                 start_new_session=True,  # so that all that it starts ends with it
             )
         except OSError as error:

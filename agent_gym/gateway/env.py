@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from agent_gym.chat import ChatRenderer, Message, copied, text_of
 from agent_gym.data import load_splits
 from agent_gym.env import Reply, TextEnv
-from agent_gym.errors import ConfigError, EnvFailure, described
+from agent_gym.errors import ConfigError, EnvFailure, described, shown
 from agent_gym.formats.json_calls import HermesParser
 from agent_gym.formats.native import NativeParser
 from agent_gym.gateway import thing_at
@@ -80,6 +80,7 @@ class AgentEnv(TextEnv):
             agent returns is its last action there.
         world_kwargs: arguments of the world.
         session: the key of the agent that comes by itself; its episode ends when it is silent for `patience_s`.
+        agent_env_pass: names of further variables of this process that the program of an agent gets.
         patience_s: seconds.
         **kwargs: see `TextEnv`.
 
@@ -98,6 +99,7 @@ class AgentEnv(TextEnv):
         world: str | None = None,
         world_kwargs: Mapping[str, Any] | None = None,
         session: str | None = None,
+        agent_env_pass: Sequence[str] = (),
         patience_s: float = 600.0,
         max_turns: int = 32,
         **kwargs: Any,
@@ -111,6 +113,9 @@ class AgentEnv(TextEnv):
         self._reward = None if reward is None else thing_at(reward)
         self._world = None if world is None else make(world, **(world_kwargs or {}))
         self._caller, self._patience_s = session, patience_s
+        if isinstance(agent_env_pass, str) or not all(isinstance(name, str) for name in agent_env_pass):
+            raise ConfigError(f"agent_env_pass is {shown(agent_env_pass)}; it must be a list of names of variables")
+        self._passed = tuple(agent_env_pass)
         self._session: Session | None = None
         self._running: FunctionAgent | ProgramAgent | None = None
         self._exchange: Exchange | None = None
@@ -134,7 +139,7 @@ class AgentEnv(TextEnv):
         if self._function is not None:
             self._running = FunctionAgent(self._function, self._task, self._session)
         elif self._command is not None:
-            self._running = ProgramAgent(self._command, self._task, self._session)
+            self._running = ProgramAgent(self._command, self._task, self._session, self._passed)
         if ended := self._listen():
             self.leave()
             why = f": {described(ended.error)}" if ended.error else ""
@@ -156,6 +161,9 @@ class AgentEnv(TextEnv):
         assert self._exchange is not None
         answer, asked = self._written(action), self._exchange.asked
         self._history.add(asked.messages, answer, action)
+        if self._session is not None:
+            turn = {"text": action, "token_ids": [*answer.token_ids], "logprobs": [*answer.logprobs], "cut": answer.cut}
+            self._session.on_answer(self._news, asked.tools, getattr(self, "_prompt", ()), turn)
         self._exchange.resolve(answer)
         self._talk.append({"role": "assistant", "content": action})
         reply = Reply(messages=[])

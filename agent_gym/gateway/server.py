@@ -78,6 +78,9 @@ class Session:
     key: str
     root: str  # the address of the gateway; Anthropic's clients add the version to it themselves
     _forget: Callable[[], object]  # lets the gateway refuse the key
+    on_answer: Callable[..., object] = lambda *turn: (
+        None
+    )  # gets each turn before it is answered, see `Journal.answered`
     _inbox: queue.SimpleQueue[Exchange | Ended | Act] = field(default_factory=queue.SimpleQueue)
     _known: dict[bytes, Exchange] = field(default_factory=dict)  # the last exchange of each body
     _asked: list[Exchange] = field(default_factory=list)  # all: bodies may be equal, as in a vote
@@ -155,11 +158,17 @@ class Gateway:
         listener: where it listens, from `serve.server.bind`; by default a free port of this machine.
         on_new: called, in the server's thread, with a session that a key which is not known has opened; None refuses
             such keys.
+        most: how many sessions may be open; a new key beyond them is answered with 429 and the reason.
     """
 
-    def __init__(self, listener: socket.socket | None = None, on_new: Callable[[Session], None] | None = None) -> None:
+    def __init__(
+        self,
+        listener: socket.socket | None = None,
+        on_new: Callable[[Session], None] | None = None,
+        most: int | None = None,
+    ) -> None:
         self._sessions: dict[str, Session] = {}
-        self._on_new = on_new
+        self._on_new, self._most = on_new, most
         models = {"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "agent-gym"}]}
         routes = [Route(prefix + "/v1/{what:path}", self._answer, methods=["POST"]) for prefix in ("", "/{key}")]
         routes += [get(prefix + "/v1/models", lambda: models) for prefix in ("", "/{key}")]
@@ -198,6 +207,10 @@ class Gateway:
         # A key that a client was given for another server must not get into files.
         name = "key-" + hashlib.blake2b(key.encode(), digest_size=5).hexdigest()
         if name not in self._sessions:
+            if self._most is not None and len(self._sessions) >= self._most:
+                live = f"{self._most} conversations are live, as many as this gateway holds"
+                cure = "when one has ended, or start it with a larger --max_conversations or a smaller --idle"
+                raise Refused(429, f"{live}: try again {cure}")
             self._on_new(self.open(name))
         return self._sessions[name]
 

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from agent_gym.errors import RolloutError, message_of
+from agent_gym.public import public_text
 from agent_gym.tools import failed_calls
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Failure:
             text = "".join(traceback.format_exception(error))
         except Exception:  # of a type that overrides what a traceback reads
             text = "".join(traceback.format_tb(error.__traceback__))
-        return cls(type(error).__name__, message_of(error), where, text)
+        return cls(type(error).__name__, public_text(message_of(error)), where, public_text(text))
 
     def to_record(self) -> dict[str, Any]:
         return {"failure": str(self), "failure_details": {"where": self.where, "traceback": self.traceback}}

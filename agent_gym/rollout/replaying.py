@@ -15,6 +15,7 @@ import gymnasium
 from agent_gym.chat import described
 from agent_gym.errors import ConfigError
 from agent_gym.images import Image, images_of
+from agent_gym.registry.from_data import env_from_data
 from agent_gym.rewards import JUDGE_STEPS_TERM, JUDGE_TERMS, sum_by_name
 from agent_gym.rollout.env_threads import close_env, make_env
 from agent_gym.rollout.episode import Episode, EpisodeSpec
@@ -30,9 +31,18 @@ class Replay:
     scores: list[str] = field(default_factory=list)
 
 
-def replay(record: Mapping[str, Any]) -> list[str]:
-    """Play the recorded actions again and list every difference; an empty list means that the world agrees."""
-    env = make_env(record["spec"]["env_id"], record["spec"]["env_kwargs"])
+def replay(record: Mapping[str, Any], *, trusted: bool = False) -> list[str]:
+    """Play the recorded actions again and list every difference; an empty list means that the world agrees.
+
+    Raises:
+        ConfigError: if the record names an environment that only the caller may name (`registry.from_data`), unless the
+            record is `trusted`.
+    """
+    env_id, env_kwargs = record["spec"]["env_id"], record["spec"]["env_kwargs"]
+    if not trusted:
+        cure = "give trusted=True if you know who made the record"
+        env_id, env_kwargs = env_from_data(env_id, env_kwargs, f"the record of {record['task_id']}", cure=cure)
+    env = make_env(env_id, env_kwargs)
     again = play_again(record, env)
     close_env(env)
     return [*again.world, *again.scores]

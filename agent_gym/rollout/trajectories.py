@@ -17,15 +17,16 @@ from typing import Any
 
 from agent_gym.errors import ConfigError
 from agent_gym.images import Image, Shown
+from agent_gym.public import public
 from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
 from agent_gym.rollout.failures import Failure
 from agent_gym.transcript import KINDS, Span, kind_of
+from agent_gym.untrusted import misfit as shape_misfit
 
 FORMAT_VERSION = 1
 _NAMED = 10  # most lines that a message names
 _NUMBER = (int, float)
 _MISSING = type(None)
-# A shape is a type, a tuple of types, a list `[shape]`, or fields `{name: shape}`; a name with "?" may be missing.
 _SHAPE: Mapping[str, Any] = {
     "spec": {
         "env_id": str,
@@ -104,7 +105,7 @@ def to_record(
     return {
         "version": FORMAT_VERSION,
         **extra,
-        "spec": _fields(episode.spec),
+        "spec": {**_fields(episode.spec), "env_kwargs": public(episode.spec.env_kwargs)},
         "task_id": episode.task_id,
         "categories": episode.categories,
         "reward": None if math.isnan(reward) else reward,
@@ -289,7 +290,7 @@ def _repr(value: Any) -> str:
 
 def misfit(record: Mapping[str, Any]) -> str | None:
     """Return what is wrong with a record, None if nothing is."""
-    if wrong := _misfit(record, _SHAPE, ""):
+    if wrong := shape_misfit(record, _SHAPE):
         return wrong
     if record["failure"] is None and record["reward"] is None:
         return "reward is null, and the episode did not fail"
@@ -322,29 +323,6 @@ def _is_part(part: Any, images: int) -> bool:
     if part.get("type") == "image":
         return isinstance(part.get("image"), int) and 0 <= part["image"] < images
     return isinstance(part.get("type"), str)
-
-
-def _misfit(value: Any, shape: Any, where: str) -> str | None:
-    if isinstance(shape, Mapping):
-        if not isinstance(value, dict):
-            return f"{where} is {_short(value)}, not an object"
-        for name, inner in shape.items():
-            name, optional = name.removesuffix("?"), name.endswith("?")
-            path = f"{where}.{name}" if where else name
-            if name not in value and not optional:
-                return f"no {path}"
-            if name in value and (wrong := _misfit(value[name], inner, path)):
-                return wrong
-        return None
-    if isinstance(shape, list):
-        if not isinstance(value, list):
-            return f"{where} is {_short(value)}, not a list"
-        (inner,) = shape
-        if isinstance(inner, type | tuple) and all(isinstance(item, inner) for item in value):
-            return None  # thousands of tokens
-        found = (_misfit(item, inner, f"{where}[{i}]") for i, item in enumerate(value))
-        return next((wrong for wrong in found if wrong), None)
-    return None if isinstance(value, shape) else f"{where} is {_short(value)}"
 
 
 def _short(value: Any) -> str:

@@ -24,7 +24,7 @@ class Session:
     """Programs that share their names, like the cells of a notebook. Also a context that closes it. One call at a time.
 
     The value of a last expression is printed, as the interactive interpreter does. `sys.exit` ends a call only. After a
-    limit or a crash the session is over: the names are lost, and further calls return the status "killed".
+    limit, a crash or `os._exit` the session is over: the names are lost, and further calls return the status "killed".
 
     All calls are one trust domain: what one leaves behind can read a later call and make up its result. So no call may
     judge what an earlier one of the policy has done.
@@ -57,6 +57,11 @@ class Session:
             failed.pop_all()
         # A session that is not closed would keep its memory until this process ends.
         self._finalizer = weakref.finalize(self, _end, self._maker, self._server, self._id, self._control, self._files)
+
+    @property
+    def over(self) -> bool:
+        """Whether its process has ended, as after a limit, a crash or `os._exit`."""
+        return self._over
 
     def run(self, code: str) -> Execution:
         """Run the next program; raise `SandboxError` if the sandbox failed or the session is another process's."""

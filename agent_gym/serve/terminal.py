@@ -17,7 +17,7 @@ from rich.console import Console
 from agent_gym.errors import AgentGymError, ConfigError, writing
 from agent_gym.rollout import write_trajectories
 from agent_gym.serve.conversation import Conversation
-from agent_gym.viewer.terminal import harmless
+from agent_gym.untrusted import harmless
 
 HELP = {
     "/reset": "forget the conversation and begin anew",

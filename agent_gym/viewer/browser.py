@@ -20,7 +20,8 @@ from textual.worker import get_current_worker
 from agent_gym.chat import text_of
 from agent_gym.errors import ConfigError
 from agent_gym.rollout import read_trajectories
-from agent_gym.viewer.terminal import COLUMNS, Record, episode_cells, episode_view, harmless, plain
+from agent_gym.untrusted import harmless
+from agent_gym.viewer.terminal import COLUMNS, Record, episode_cells, episode_view, plain
 
 _ORDERS = ("", "best first", "worst first")
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agent_gym.public import public
 from agent_gym.viewer.page import plain_page
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 720, 180, 76, 28
@@ -28,6 +29,7 @@ _SERIES = {
     "entropy": "entropy",
 }
 """What is drawn of training, by its name in the logs."""
+_POINT = {"eval_success", "eval_success_low", "eval_success_high"}
 _CALLS = re.compile("tool/.*/calls")
 _HELD_OUT = "success on held-out tasks"
 _OF_SEVERAL = re.compile("eval_([^/]+)_success")
@@ -80,7 +82,7 @@ def curve_of(history: Sequence[Mapping[str, Any]]) -> tuple[list[CurvePoint], di
     points = {
         log["step"]: CurvePoint(log["step"], log["eval_success"], log["eval_success_low"], log["eval_success_high"])
         for log in history
-        if "eval_success" in log
+        if _POINT <= log.keys()
     }
     training = [log for log in history if log.get("reward") is not None]
     sets = {name: found[1] for log in history for name in log if (found := _OF_SEVERAL.fullmatch(name))}
@@ -139,9 +141,11 @@ def curve_panels(
 class _Scale:
     def __init__(self, first: float, last: float, low: float, high: float) -> None:
         if last == first:
-            first, last = first - 1, last + 1
+            half = max(1.0, abs(first) / 1e6)
+            first, last = first - half, last + half
         if high == low:
-            low, high = low - 0.5, high + 0.5
+            half = max(0.5, abs(low) / 1e6)
+            low, high = low - half, high + half
         self.first, self.last, self.low, self.high = first, last, low, high
 
     def x(self, step: float) -> float:
@@ -236,7 +240,11 @@ def _facts(about: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> st
     step = about.get("step", max((log["step"] for log in history), default=0))
     of = f" of {about['max_steps']}" if "max_steps" in about else ""
     words = [f"{about['status']}, " if "status" in about else "", f"step {step}{of}"]
-    command = shlex.join(["agent-gym", about["command"], *about["argv"]]) if "argv" in about else ""
+    command = (
+        shlex.join(["agent-gym", about["command"], *public(about["argv"])])
+        if {"command", "argv"} <= about.keys()
+        else ""
+    )
     return f"<p>{html.escape(''.join(words))}</p>" + (f"<pre>{html.escape(command)}</pre>" if command else "")
 
 

@@ -7,7 +7,6 @@ text: control characters, with which a text could move the cursor or rename the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -18,25 +17,16 @@ from rich.text import Text
 
 from agent_gym.chat import text_of
 from agent_gym.transcript import kind_of
+from agent_gym.untrusted import harmless
 from agent_gym.viewer.page import opening_of
 
 _STYLES = {"system": "dim", "user": "blue", "tool": "yellow", "policy": "green", "world": "yellow", "failed": "red"}
 _OUTCOMES = {"solved": ("✓", "green"), "unsolved": ("✗", "red"), "failed": ("!", "yellow")}
-_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
-# The higher controls have none, nor have marks that turn the direction of writing around (U+202E and the like), nor
-# halves of surrogate pairs, which no terminal takes.
-_MARKS = (range(0x80, 0xA0), range(0x202A, 0x202F), range(0x2066, 0x206A), range(0xD800, 0xE000))
-_PICTURES |= dict.fromkeys(chain(*_MARKS), 0xFFFD)
 _NUMBERS = ("#", "reward", "turns", "tokens")
 COLUMNS = ("#", "", "reward", "turns", "tokens", "task", "question")
 """Of the list of episodes."""
 
 Record = Mapping[str, Any]
-
-
-def harmless(text: Any) -> str:
-    """Return a text in which nothing steers the terminal."""
-    return str(text).replace("\r\n", "\n").translate(_PICTURES)
 
 
 def plain(text: Any, style: str = "") -> Text:

@@ -11,9 +11,10 @@ from agent_gym.env import Reply
 from agent_gym.envs.gsm8k.calculator import calculator
 from agent_gym.envs.gsm8k.embedded import GeneratedProblems
 from agent_gym.envs.gsm8k.protocols import ARGUMENT, PROTOCOLS, TOOL, AnswerTool, checked, strict_match
+from agent_gym.envs.gsm8k.scoring import same_number, stated_answer
 from agent_gym.errors import ConfigError, only_embedded
 from agent_gym.protocols import takes_protocol
-from agent_gym.rewards import answer_format, final_answer, number_match, parse_number
+from agent_gym.rewards import answer_format, parse_number
 from agent_gym.row_forms import answers_of, question_of
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import Tool, ToolCall, ToolResult
@@ -39,8 +40,9 @@ class GSM8KEnv(ToolEnv):
     "48/2"}}</tool_call>`, several per turn if wanted. The answer as `<answer>72</answer>`.
 
     ## Reward
-    - `answer` (weight 1): 1 if the stated number equals the gold number; 72, 72.0 and $72 are the same number. Where a
-      turn has no tags, what stands after `####` is read, too, as in the solutions of GSM8K itself.
+    - `answer` (weight 1): 1 if the stated number equals the gold number; 72, 72.0, $72 and 72 cm are the same number.
+      Also read are `3/4`, `1 1/2`, `1 000`, `18 cm^2`, `1.8e1` and `5*3=15` (scoring.py), tags in any case, and,
+      where a turn has no tags, what stands after `####`, as in the solutions of GSM8K itself.
     - `format` (weight 0.1): 1 if the last turn states exactly one `<answer>...</answer>` that is not empty, and nothing
       after it.
     - `call` (weight 0, off): minus the share of a turn's calls that failed. It looks only at whether a call could be
@@ -126,11 +128,11 @@ class GSM8KEnv(ToolEnv):
         return question + self.protocol.suffix if self.protocol else question
 
     def answer(self, text: str) -> Reply:
-        stated = final_answer(text)
         if self.protocol:
             correct = max(strict_match(text, gold) for gold in self._golds)
         else:
-            correct = max(number_match(stated, gold) for gold in self._golds)
+            stated = stated_answer(text)
+            correct = max(same_number(stated, gold) for gold in self._golds)
         terms = {"answer": correct, "format": answer_format(text)}
         return Reply(terms=terms, terminated=True, success=bool(correct))
 

@@ -12,7 +12,7 @@ from agent_gym.envs.retool.data import EMBEDDED, problems, read
 from agent_gym.envs.retool.protocols import ARGUMENT, NAME, PROTOCOLS
 from agent_gym.envs.retool.scoring import math_equal
 from agent_gym.errors import one_of, require, whole_number
-from agent_gym.formats.code import CodeParser
+from agent_gym.formats.code import CodeParser, unfenced
 from agent_gym.protocols import takes_protocol
 from agent_gym.rewards import boxed_answer, boxed_format, preset_weights
 from agent_gym.sandbox import Execution, Sandbox, Session, make_sandbox
@@ -78,12 +78,13 @@ class CodeInterpreter(TextTool):
         self.programs = self.failed = 0
 
     def _answer(self, code: str) -> ToolResult:
-        execution = self._run(self._edit(code) if self._edit else code)
+        execution = self._run(self._edit(code) if self._edit else unfenced(code))
         text = shown(execution, self._style, self._max_chars)
         self.programs += 1
         self.failed += not execution.succeeded
-        if self._stateful and execution.status not in ("ok", "error"):
-            # What ran into a limit was ended with all its names. The next program gets a new session.
+        if self._stateful and (execution.status not in ("ok", "error") or getattr(self._session, "over", False)):
+            # What ran into a limit was ended with all its names, and `os._exit` ends them, too. The next program gets
+            # a new session.
             self.close()
             text = f"{text}\n{LOST}"
         return ToolResult(text, error=not execution.succeeded)
@@ -151,7 +152,7 @@ class ReToolEnv(ToolEnv):
     did not write is written before it), or as a tool message (`rendering="chat"`). `output_style="full"` shows what was
     printed, then the traceback; "retool" what was printed or else the last line of the traceback, in 400 characters;
     "verl" both outputs as they are, in 256. Neither times nor paths are shown: the same program has the same answer.
-    The final answer returns nothing.
+    Integers of any length are printed, up to `max_output_chars`. The final answer returns nothing.
 
     ## Action
     Free text. A program as `<code>...</code>`, as a ```python fence, or as the tool call
@@ -162,7 +163,11 @@ class ReToolEnv(ToolEnv):
     ## Reward
     - `outcome` (weight 1): 1 if the answer equals the gold answer, 0 for another answer, none, or no turns left. Where
       the gold answer is a number, only a numeral of that value is right, and nothing is computed. Other gold answers
-      are compared as strings and then by math-verify, with bounds on what an answer may leave to compute (scoring.py).
+      are compared part by part and by value, with bounds on what an answer may leave to compute (scoring.py).
+      Read are TeX, Unicode (`2√3`, `x³`, `½`), what Python and sympy print (`pi/4`, `x**2`, `1 + 2*I`, `Matrix(...)`,
+      `Interval(0, oo)`, `{1, 2}`), relations for intervals (`x > 2`), Markdown (`**73**`), mixed numbers (`3 1/2`),
+      recurring decimals (`0.\overline{3}`). A unit or a name (`x = 5`) may be left out, and must be right if it is
+      there. Words, bases, moduli, dots, points, brackets and the order of pairs count.
     - `failure` (0): -1 if the episode ends, by an answer or for want of turns, and was not solved.
     - `format` (0): 1 if the last turn states exactly one answer in a box, and nothing after it but `</answer>`.
     - `code_runs` (0): share of a turn's programs that ran without an error. A process term. It is paid every turn, so
@@ -189,7 +194,8 @@ class ReToolEnv(ToolEnv):
     - `kinds`: embedded problems of some kinds only, such as ("modular-power", "unpayable"); None (default) for all.
     - `parser`: reads programs in another format than these, such as `TagParser({"code_interpreter": "code"})`.
     - `stateful`: whether the programs of an episode share their names, as the cells of a notebook do, and the value of
-      a last expression is printed. False (default) as in ReTool.
+      a last expression is printed. A program that runs into a limit, crashes or calls `os._exit` loses all names; its
+      result says so, and the next one starts anew. False (default) as in ReTool.
     - `sandbox`: "local" (default), the address of a server that speaks SandboxFusion's protocol, or a sandbox. Programs
       must not be able to read the data.
     - everything `ToolEnv` and `TextEnv` take.

@@ -63,6 +63,8 @@ def prepare(seed: int) -> ModuleType:
     random.seed(seed)
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed(seed & 0xFFFFFFFF)
+    if hasattr(sys, "set_int_max_str_digits"):
+        sys.set_int_max_str_digits(0)  # `print(2**20000)`: the limit guards servers, and here CPU time is bounded
     sys.argv, sys.orig_argv = [NAME], ["python", NAME]
     io.open = _open_for_traceback  # what C calls before 3.13; later versions ask linecache
     get, set_ = sys.getrecursionlimit, sys.setrecursionlimit

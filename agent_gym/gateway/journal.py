@@ -1,0 +1,232 @@
+"""The turns of live conversations on disk: each is written when it is answered, so that no kill loses one.
+
+A record FILE.jsonl has the folder FILE.jsonl.open beside it, with a file for each live conversation: a record without
+steps, then a line for each answered turn. The file goes when the episode is in the record. The files of a gateway that
+was killed are folded into its record: at once by a watcher, a small process that outlives the gateway, or by the next
+gateway with the same record. The watcher runs this file as a script, so that it imports nothing of agent_gym.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+SUFFIX = ".open"
+INTERRUPTED = "interrupted"
+"""The `truncation` of an episode that was folded: the gateway ended before it."""
+_LOCK = "lock"
+
+
+class Journal:
+    """Writes the turns of live conversations.
+
+    Args:
+        record: the file that episodes go to.
+        warn: gets a line when something cannot be written, and when it can be again.
+
+    Raises:
+        OSError: `BlockingIOError` if another gateway writes this record, others if the folder cannot be made.
+    """
+
+    def __init__(self, record: Path, warn: Callable[[str], object]) -> None:
+        self._folder, self._warn, self._full = folder_of(record), warn, False
+        self._files: dict[str, IO[bytes]] = {}
+        self._contexts: dict[str, list[int]] = {}
+        self._pending: dict[str, list[bytes]] = {}
+        self._lock = locked(self._folder)
+        self.recovered = fold(record)
+        words = [sys.executable, "-I", __file__, str(record.resolve())]
+        # In a session of its own: what ends the gateway's group must not end it.
+        self._watcher = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
+
+    def begin(self, key: str, base: Mapping[str, Any]) -> None:
+        """Begin a conversation; `base` is its record, without steps and rows."""
+        self._contexts[key], self._pending[key] = [], []
+        self._append(key, base)
+
+    def answered(
+        self,
+        key: str,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        prompt: Sequence[int],
+        turn: Mapping[str, Any],
+    ) -> None:
+        """Write a turn before its answer is sent.
+
+        Args:
+            key: of the conversation.
+            messages: the new ones since the last turn.
+            tools: those that the request offered.
+            prompt: (T,) all ids that the policy read; only the new ones are written.
+            turn: `text`, `token_ids` (N,), `logprobs` (N,), `cut`.
+        """
+        context = self._contexts.get(key)
+        if context is None:  # not of this gateway's record
+            return
+        kept = _common(context, prompt)
+        line = {"messages": [*messages], "tools": [*tools], "kept": kept, "prompt": [*prompt[kept:]], **turn}
+        context[kept:] = [*prompt[kept:], *turn["token_ids"]]
+        self._append(key, line)
+
+    def end(self, key: str) -> None:
+        """Forget a conversation, whose episode is in the record."""
+        self._contexts.pop(key, None)
+        self._pending.pop(key, None)
+        if file := self._files.pop(key, None):
+            file.close()
+            self._path(key).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Remove the folder if nothing is left in it, and let the watcher end."""
+        for file in self._files.values():
+            file.close()
+        with suppress(BrokenPipeError):
+            self._watcher.communicate(b"done")
+        left = [path for path in self._folder.iterdir() if path.name != _LOCK]
+        if not left:
+            (self._folder / _LOCK).unlink(missing_ok=True)
+            self._folder.rmdir()
+        self._lock.close()
+
+    def _path(self, key: str) -> Path:
+        return self._folder / f"{key}.jsonl"
+
+    def _append(self, key: str, value: Mapping[str, Any]) -> None:
+        """Append a line; where the disk is full it waits in memory for the next one."""
+        pending = self._pending[key]
+        pending.append(json.dumps(value, default=repr).encode() + b"\n")
+        try:
+            if key not in self._files:
+                self._files[key] = self._path(key).open("ab", buffering=0)
+            while pending:
+                write_all(self._files[key], pending[0])
+                del pending[0]
+        except OSError as error:
+            if not self._full:
+                self._warn(f"a turn cannot be written to {self._folder}: {error.strerror}; it is kept in memory")
+            self._full = True
+        else:
+            if self._full:
+                self._warn(f"{self._folder} can be written again")
+            self._full = False
+
+
+def folder_of(record: Path) -> Path:
+    """Return the folder of the live conversations of a record."""
+    return record.with_name(record.name + SUFFIX)
+
+
+def locked(folder: Path) -> IO[bytes]:
+    """Make the folder and hold its lock; `BlockingIOError` if another process holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / _LOCK).open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def fold(record: Path) -> int:
+    """Append the conversations that were left to the record, and return how many; the caller holds the lock."""
+    count = 0
+    for path in sorted(folder_of(record).glob("*.jsonl")):
+        episode = folded(path.read_bytes())
+        if episode is not None:
+            with record.open("ab", buffering=0) as file:
+                write_all(file, json.dumps(episode).encode() + b"\n")
+                os.fsync(file.fileno())
+            count += 1
+        path.unlink()
+    return count
+
+
+def folded(content: bytes) -> dict[str, Any] | None:
+    """Return the record of a conversation from its file; None if no turn of it was answered."""
+    lines = []
+    for line in content.split(b"\n"):
+        with suppress(ValueError):  # half of the last line, which a kill may leave
+            lines.append(json.loads(line))
+    if len(lines) < 2:
+        return None
+    base, *turns = lines
+    messages: list[Any] = []
+    rows: list[dict[str, Any]] = []
+    steps = []
+    for number, turn in enumerate(turns):
+        if not rows or turn["kept"] < len(rows[-1]["token_ids"]):
+            begin = [] if not rows else rows[-1]["token_ids"][: turn["kept"]]
+            rows.append({"token_ids": [], "spans": [], "logprobs": []})
+            _extend(rows[-1], begin, "user", -1)
+        row = rows[-1]
+        _extend(row, turn["prompt"], "env" if row["token_ids"] and number else "user", number - 1)
+        start = len(row["token_ids"])
+        _extend(row, turn["token_ids"], "agent", number, turn["logprobs"])
+        steps.append(
+            {"row": len(rows) - 1, "start": start, "stop": len(row["token_ids"]), "action": turn["text"]}
+            | {"observation": "", "reward": 0.0, "reward_terms": {}, "tool_calls": [], "metrics": {}, "error": None}
+            | {"finish_reason": "length" if turn["cut"] else "stop", "env_seconds": 0.0}
+        )
+        messages += [*turn["messages"], {"role": "assistant", "content": turn["text"]}]
+    opened = len(turns[0]["messages"])
+    end = {"terminated": False, "truncated": True, "truncation": INTERRUPTED, "reward": 0.0}
+    made = {"messages": messages, "opened": opened, "tools": turns[-1]["tools"], "steps": steps, "rows": rows}
+    return {**base, **made, **end}
+
+
+def _extend(
+    row: dict[str, Any], ids: Sequence[int], source: str, step: int, logprobs: Sequence[float] | None = None
+) -> None:
+    if ids:
+        start = len(row["token_ids"])
+        row["token_ids"] += ids
+        row["logprobs"] += logprobs or [0.0] * len(ids)
+        row["spans"].append([start, start + len(ids), source, step])
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return the length of the common beginning."""
+    if len(a) <= len(b) and list(b[: len(a)]) == a:
+        return len(a)
+    return next((at for at, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))
+
+
+def write_all(file: IO[bytes], data: bytes) -> None:
+    """Write all or nothing, where the file can be cut: half a line would spoil the next one."""
+    whole, left = os.fstat(file.fileno()).st_size, memoryview(data)
+    try:
+        while left:
+            left = left[file.write(left) :]
+    except OSError:
+        with suppress(OSError):
+            file.truncate(whole)
+        raise
+
+
+def watch(record: Path) -> None:
+    """Wait until the gateway has ended. If it did not say "done", fold what it has left."""
+    if sys.stdin.buffer.read() == b"done":
+        return
+    for _ in range(100):
+        if not folder_of(record).is_dir():
+            return
+        # A process that is killed may close its pipe before it lets go of its lock. The next gateway may have it, too.
+        with suppress(BlockingIOError), locked(folder_of(record)):
+            fold(record)
+            (folder_of(record) / _LOCK).unlink()
+            return folder_of(record).rmdir()
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    watch(Path(sys.argv[1]))

@@ -1,0 +1,91 @@
+"""The border for secrets: what is masked, and what is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent_gym.public import MASK, is_secret, public, public_text
+
+SECRETS = ["hub_token", "--hub-token", "HF_TOKEN", "api_key", "apiKey", "OPENAI_API_KEY", "password", "secret",
+           "client_secret", "AWS_SECRET_ACCESS_KEY", "wandb-api-key", "push_to_hub_token", "X-Api-Key", "Authorization",
+           "token", "key", "db.password", "+trainer.hub_token"]  # fmt: skip
+OPEN = ["max_turn_tokens", "tokenizer", "eos_token", "pad_token", "prompts_sha256", "keys", "monkey", "max_tokens",
+        "tokens", "keyboard", "sort", "passwords_file", "author"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_names_of_secrets(name):
+    assert is_secret(name)
+    assert public({name: "CANARY"}) == {name: MASK}
+    assert public([f"{name}=CANARY"]) == [f"{name}={MASK}"]
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_other_names_keep_their_values(name):
+    assert not is_secret(name)
+    assert public({name: "CANARY", "more": [f"--{name}", "CANARY"]}) == {
+        name: "CANARY",
+        "more": [f"--{name}", "CANARY"],
+    }
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["--hub_token", "CANARY"],
+        ["--hub-token=CANARY"],
+        ["--env_kwargs", '{"sandbox": "http://user:CANARY@host:1/"}'],
+        ["--env_kwargs", '{"judge": {"api_key": "CANARY"}}'],
+        ["--env_kwargs={'judge': {'api_key': 'CANARY'}}"],
+        ["sh", "-c", "curl -H 'Authorization: Bearer CANARY12345' x"],
+        ["HF_TOKEN=CANARY", "python"],
+        ["--header", "X-Api-Key: CANARY"],
+        {"retriever": "https://me:CANARY@host/search"},
+        {"retriever": "https://CANARY@host/search"},
+        {"url": "http://me:p@CANARY@host"},
+        {"url": "https://host/x?api_key=CANARY&top=3"},
+        {"url": "https://host/x?top=3&access_token=CANARY"},
+        {"deep": [{"deeper": ({"password": "CANARY"},)}]},
+        {"deep": [{"password": ["CANARY", "CANARY"]}]},
+        "postgres://u:CANARY@db/x failed",
+        'OpenAI(api_key=\'x\', {"secret": "CANARY"})',
+    ],
+)
+def test_a_canary_does_not_pass(value):
+    assert "CANARY" not in str(public(value))
+    assert MASK in str(public(value)) or "CANARY@" in str(value) or ":CANARY@" in str(value)
+
+
+def test_settings_without_secrets_are_equal():
+    plain = {
+        "argv": [
+            "AgentR1/GSM8K-v0",
+            "--output_dir",
+            "runs/a",
+            "--learning_rate",
+            "1e-4",
+            "--env_kwargs",
+            '{"difficulty":3}',
+        ],
+        "system_prompt": "The key: think. Use tokens=3; see https://host/a@b and mail me@host.",
+        "numbers": [1, 2.5, None, True, (1, "a")],
+        "token_count": 3,
+        "bos_token": "<s>",
+    }
+    assert public(plain) == plain
+
+
+def test_values_of_secret_environment_variables_are_masked_wherever_they_are(monkeypatch):
+    monkeypatch.setenv("MY_SERVICE_TOKEN", "CANARY-0123456")
+    monkeypatch.setenv("MY_SERVICE_NAME", "harmless-value")
+    assert public_text("401 for CANARY-0123456 at harmless-value") == f"401 for {MASK} at harmless-value"
+    assert public({"note": "x CANARY-0123456"}) == {"note": f"x {MASK}"}
+
+
+def test_hostile_nesting_and_sizes_end():
+    value: object = "CANARY"
+    for _ in range(5000):
+        value = [value]
+    assert "CANARY" not in str(public(value))[:10000]
+    assert public_text("://" * 200_000 + "@" * 200_000)
+    assert public("[" * 100_000)
