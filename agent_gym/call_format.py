@@ -54,6 +54,7 @@ _HERMES = re.compile(r'<tool_call>\s*\{"name"')
 _SIGNS = {"<|tool_list_start|>": "lfm2"}
 """What stands around the tools in templates that write no calls, and the family of their models."""
 _WRITES = re.compile(r"""\.tool_calls|\[["']tool_calls""")
+_TOKENS = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]")
 _TOKEN = re.compile(r"\s*(<[^<>\s]+>|\[[A-Z_]+\])")
 
 
@@ -291,12 +292,13 @@ def _stated(template: Template, families: Sequence[NativeParser], plain: Callabl
     That is Hermes where its example or its tag around answers is there; else the family whose opening token the
     tokenizer has, or the description names.
     """
-    if _WRITES.search(template.source):  # in a form that is not known
-        return None
     prompt = template.tries([_ASKED], tools=_TOOLS)
     hermes = next(parser for parser in families if isinstance(parser, HermesParser))
     if _HERMES.search(prompt):
         return hermes
+    if _WRITES.search(template.source):  # it writes calls that it is not given so, or in a form that is not known
+        known = [parser for parser in families if _tokens(parser) and _all_in(_tokens(parser), template.source)]
+        return known[0] if len(known) == 1 else None
     for parser in families:
         if parser.family == _SIGNS.get(next(filter(prompt.__contains__, _SIGNS), "")):
             return parser
@@ -308,6 +310,15 @@ def _stated(template: Template, families: Sequence[NativeParser], plain: Callabl
     except ConfigError:
         answered = False
     return hermes if answered and "<tool_call>" not in prompt else None
+
+
+def _tokens(parser: NativeParser) -> list[str]:
+    """Return what looks like tokens in a call as a parser writes it."""
+    return _TOKENS.findall(parser.render(_NAME, {_ARGUMENT: "a"}))
+
+
+def _all_in(tokens: Sequence[str], text: str) -> bool:
+    return all(token in text for token in tokens)
 
 
 def _answers(

@@ -155,7 +155,7 @@ def _ends(renderer: ChatRenderer) -> dict[str, Any]:
             for closed in (True, False):
                 turn = renderer.encode_action("Turn", closed=closed)
                 texts.append(decode(renderer, [*turn, *renderer.reply(turn, answer, final=final)]))
-            ends = [len(re.findall(end, re.match(rf"Turn((?:\s*{end})*)", text)[1])) for text in texts]  # type: ignore[index]
+            ends = [len(re.findall(end, re.search(rf"Turn((?:\s*{end})*)", text)[1])) for text in texts]  # type: ignore[index]
             doubled |= ends[0] > max(ends[1], 1)
     return {"doubled": doubled}
 
