@@ -78,6 +78,7 @@ class Keys(NamedTuple):
     id: str | None = None  # of the call, in families that have one
     optional: tuple[str, ...] = ()  # other keys that a call may have
     also: tuple[str, ...] = ()  # other words for the arguments that are read
+    id_first: bool = False  # whether the id is written in front
 
     @property
     def form(self) -> str:
@@ -149,7 +150,7 @@ def named_call(value: Any, keys: Keys) -> ToolCall:
     if other := next((key for key in value if key not in known), None):
         if written is None:
             return ToolCall(name, error=f'the key of the arguments is "{keys.arguments}", not {other!r:.60}')
-        return ToolCall(name, error=f'{keys.form}, and no {other!r:.60}')
+        return ToolCall(name, error=f"{keys.form}, and no {other!r:.60}")
     number = {**outer, **value}.get(keys.id or "id")
     call = with_arguments(name, {} if written is None else value[written], written or keys.arguments)
     call.id = number if isinstance(number, str) else None if number is None else str(number)

@@ -25,8 +25,10 @@ from agent_gym.formats.calls import (
     skip_space,
     write_json,
 )
+from agent_gym.formats.literals import Literals
 from agent_gym.formats.native import Found, NativeParser
 
+_LITERALS = Literals()
 _BETWEEN = re.compile(r"(?:[\s,;]+|```(?:json)?)*")
 
 
@@ -41,7 +43,11 @@ class JsonCalls(NativeParser):
         lists: whether one list holds all calls of a turn; else each object has marks of its own.
         closed: whether a call without its closing mark is cut off.
         space: what is written between marks and JSON.
+        brackets: what is written around the objects of a list.
+        ids: a form of ids with {number}, in families whose calls have one.
+        python: whether arguments may be written as Python prints them, which some templates do.
         noise: other marks that may stand around calls.
+        end: see `NativeParser`.
     """
 
     def __init__(
@@ -54,6 +60,9 @@ class JsonCalls(NativeParser):
         lists: bool = False,
         closed: bool = True,
         space: str = "",
+        brackets: tuple[str, str] = ("[", "]"),
+        ids: str = "",
+        python: bool = False,
         noise: Sequence[str] = (),
         end: str = "",
     ) -> None:
@@ -61,6 +70,7 @@ class JsonCalls(NativeParser):
         super().__init__(family, marks, (closing, *noise) if closing else noise, end)
         self.opening, self.closing, self.keys = marks[0], closing, keys or Keys()
         self.lists, self.closed, self.space = lists, closed and bool(closing), space
+        self.brackets, self.ids, self.python = brackets, ids, python
         self._opening = re.compile("|".join(map(re.escape, marks)))
         self._from_json = json_reader()
 
@@ -99,9 +109,8 @@ class JsonCalls(NativeParser):
                 reason = problem(text[begin : limit - size]) if self.closed or not found else ""
             else:
                 try:
-                    after = json_end(text, place)
-                    found.append(read_json(text[place:after]))
-                    place = after
+                    value, place = self._value(text, place)
+                    found.append(value)
                 except ValueError as error:
                     reason, stop = _shortened(error), max(limit, place)
         if reason and self.closed and not found:
@@ -117,6 +126,15 @@ class JsonCalls(NativeParser):
             yield Found(start, stop, ToolCall("", error=error))
         return stop
 
+    def _value(self, text: str, place: int) -> tuple[Any, int]:
+        try:
+            stop = json_end(text, place)
+            return read_json(text[place:stop]), stop
+        except ValueError:
+            if not self.python:
+                raise
+        return _LITERALS.read(text, place)
+
     def _calls(self, start: int, stop: int, value: Any) -> Iterator[Found]:
         if self.lists and isinstance(value, list) and value:
             for one in value:
@@ -131,13 +149,19 @@ class JsonCalls(NativeParser):
     def value_of(self, call: ToolCall, number: int) -> dict[str, Any]:
         """Make the JSON object of a call."""
         written: dict[str, Any] = {self.keys.name: call.name, self.keys.arguments: call.arguments}
-        if self.keys.id is not None:
-            written[self.keys.id] = call.id or self.new_id(call.name, number)
-        return written
+        key, one = self.keys.id, call.id or self.new_id(call.name, number)
+        if key is None or one is None:
+            return written
+        return {key: one, **written} if self.keys.id_first else {**written, key: one}
+
+    def new_id(self, name: str, number: int) -> str | None:
+        return self.ids.format(name=name, number=number) if self.ids else None
 
     def render_calls(self, calls: Sequence[ToolCall], before: int = 0) -> str:
         written = [write_json(self.value_of(call, before + i)) for i, call in enumerate(calls)]
-        blocks = [f"[{', '.join(written)}]"] if self.lists else written
+        opening, closing = self.brackets
+        separator = ", " if opening == "[" else f",{opening[1:]}"
+        blocks = [f"{opening}{separator.join(written)}{closing}"] if self.lists else written
         return "\n".join(f"{self.opening}{self.space}{block}{self.space}{self.closing}" for block in blocks)
 
 
