@@ -443,7 +443,7 @@ def parser_of(family: str) -> NativeParser:
         ConfigError: if the family is not known.
     """
     if family not in FAMILIES:
-        raise ConfigError(f"family is {family!r}; it must be {one_of(FAMILIES)}")
+        raise ConfigError(one_of("family", family, FAMILIES))
     return FAMILIES[family].make()
 
 

@@ -141,6 +141,9 @@ class GemmaCalls(HeadedCalls):
             raise ValueError(reason)
         return value, stop
 
+    def _in_argument(self, text: str) -> bool:
+        return text.count(self.quote) % 2 == 1
+
     def _write_arguments(self, arguments: Mapping[str, Any]) -> str:
         written = f"{{{','.join(f'{self._key(key)}:{self._write_value(one)}' for key, one in arguments.items())}}}"
         return written

@@ -92,10 +92,12 @@ class JsonCalls(NativeParser):
                     position = end + size
                     yield from self._calls(start, position, value)
                     continue
-            position = yield from self._values(text, start, begin, end)
+            found = self._values(text, start, begin, end)
+            yield from found
+            position = max(found[-1].stop, begin)
 
-    def _values(self, text: str, start: int, begin: int, end: int) -> Iterator[Found]:
-        """Read value after value up to the closing mark, and return where the block ends."""
+    def _values(self, text: str, start: int, begin: int, end: int) -> list[Found]:
+        """Read value after value up to the closing mark; at least one call."""
         found: list[Any] = []
         place, stop, size = begin, -1, len(self.closing)
         limit = len(text) if end < 0 else end + size  # where a broken block ends
@@ -111,20 +113,19 @@ class JsonCalls(NativeParser):
                 try:
                     value, place = self._value(text, place)
                     found.append(value)
-                except ValueError as error:
-                    reason, stop = _shortened(error), max(limit, place)
+                except ValueError as broken:
+                    reason, stop = _shortened(broken), max(limit, place)
         if reason and self.closed and not found:
             reason = problem(text[begin : limit - size])
         if reason:
             stop = max(limit, place)
         if self.closed and not reason and not (size and text.startswith(self.closing, stop - size)):
             reason = f"the tool call is not closed by {self.closing}"
-        for value in found:
-            yield from self._calls(start, stop, value)
-        if reason or not found:
+        calls = [call for value in found for call in self._calls(start, stop, value)]
+        if reason or not calls:
             error = f"the tool call is not valid JSON: {reason}" if reason else self.keys.form
-            yield Found(start, stop, ToolCall("", error=error))
-        return stop
+            calls.append(Found(start, stop, ToolCall("", error=error)))
+        return calls
 
     def _value(self, text: str, place: int) -> tuple[Any, int]:
         try:

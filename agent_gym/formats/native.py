@@ -17,12 +17,16 @@ which experts need; hence these parsers.
 from __future__ import annotations
 
 import copy
+import re
 from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agent_gym.formats.calls import ToolCall, ToolSchema, Turn, write_json
 from agent_gym.formats.thoughts import has_marks, split_thought
+
+_QUOTES = re.compile(r'(?<!\\)(?:\\\\)*"')
+_MAX_MARKS = 20  # of thoughts, in calls without an end
 
 
 class Found(NamedTuple):
@@ -31,6 +35,10 @@ class Found(NamedTuple):
     start: int
     stop: int
     call: ToolCall
+
+
+def _start(found: Found) -> int:
+    return found.start
 
 
 class NativeParser:
@@ -76,6 +84,9 @@ class NativeParser:
         if missing is not None and any(mark in thought for mark in self.marks):
             call = ToolCall("", error=f"the thought is not closed by {missing}, and calls in thoughts do not run")
             found.append(Found(len(rest), len(rest), call))
+        if not found and thought and text.lstrip().startswith(self.marks):
+            # No thought begins with a call: a mark in an argument of a broken one looks like the end of a thought.
+            found = [one for one in self._found(text) if one.call.error is not None][:1]
         return Turn(self._content(rest, found), [one.call for one in found], thought)
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
@@ -121,17 +132,35 @@ class NativeParser:
         return f"{mark} is not followed by a tool call"
 
     def _is_text(self, text: str) -> Callable[[int], bool]:
-        """Return the test that tells whether an index is inside of a whole call of the text."""
-        spans: list[tuple[int, int]] | None = None
+        """Return the test that tells whether the mark of a thought at an index is text of a call.
+
+        It is, inside of a whole call. It is, too, inside of a broken one that opens the turn, or in an argument of a
+        broken one, if no whole call follows: behind a draft that the end of the thought has cut off the call follows
+        that was meant.
+        """
+        found: list[Found] | None = None
+        asked = 0
 
         def inside(place: int) -> bool:
-            nonlocal spans
-            if spans is None:
-                spans = [(start, stop) for start, stop, call in self._scan(text) if call.error is None]
-            before = bisect(spans, (place,))
-            return before > 0 and place < spans[before - 1][1]
+            nonlocal found, asked
+            if found is None:
+                found = list(self._scan(text))
+            before = bisect(found, place, key=_start)
+            if not before or place >= found[before - 1].stop:
+                return False
+            start, _, call = found[before - 1]
+            asked += 1
+            if call.error is None or asked > _MAX_MARKS:
+                return call.error is None
+            if text[:start].strip() and not self._in_argument(text[start:place]):
+                return False
+            return all(one.call.error is not None for one in self._scan(text[place:]))
 
         return inside
+
+    def _in_argument(self, text: str) -> bool:
+        """Whether this beginning of a call ends inside of an argument."""
+        return len(_QUOTES.findall(text)) % 2 == 1
 
     def _content(self, text: str, found: Sequence[Found]) -> str:
         pieces, end = [], 0

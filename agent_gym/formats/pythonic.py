@@ -47,52 +47,56 @@ class PythonicCalls(NativeParser):
         bare: bool = False,
         tags: Sequence[str] = (),
     ) -> None:
-        marks = (opening.strip(),) if opening else ()
-        super().__init__(family, marks or tags, tuple(filter(None, (closing.strip(),))) or tags)
+        marks = (opening.partition("\n")[0],) if opening else tuple(tags)
+        self._closing = closing.rpartition("\n")[2]
+        super().__init__(family, marks, (self._closing, *tags) if closing else tags)
         self.opening, self.closing, self.brackets, self.separator = opening, closing, brackets, separator
         self.bare = bare
         # Behind a bracket alone, or a name without its parenthesis: a call that was cut off or lost a character.
         call = rf"\s*(?:(?!\d){_NAME}(?:\s*[(=]|\Z)|\Z)"
         before = "".join(f"{re.escape(tag)}|" for tag in tags)
         alone = rf"(?:{before}(?:^|(?<=\|>)))\[(?={call})|\A\s*(?!\d){_NAME}\(\w+=(?=[^\n]*\)\]\s*\Z)"
-        self._open = re.compile(re.escape(opening.strip()) if opening else alone, re.MULTILINE)
+        self._open = re.compile(re.escape(marks[0]) if opening else alone, re.MULTILINE)
 
     def _scan(self, text: str) -> Iterator[Found]:
         position = 0
         while opened := self._open.search(text, position):
             start = opened.start()
             place = opened.end() if self.opening or opened[0].endswith("[") else start
-            position = yield from self._block(text, start, place)
+            found = self._block(text, start, place)
+            yield from found
+            position = max(found[-1].stop, opened.end())
 
-    def _block(self, text: str, start: int, place: int) -> Iterator[Found]:
-        """Read the calls of one block, and return where it ends; each call takes what stands in front of it along."""
-        closing = self.closing.strip()
+    def _block(self, text: str, start: int, place: int) -> list[Found]:
+        """Read the calls of one block, at least one; each takes what stands in front of it along."""
+        found: list[Found] = []
+        closing = self._closing
         place = _separators(text, place)
         if self.opening and text.startswith("[", place):
             place = _separators(text, place + 1)
-        calls = 0
         while True:
             done = text.startswith("]", place)
             stop = skip_space(text, place + 1) if done else place
             if closing and text.startswith(closing, stop):
                 stop, done = stop + len(closing), True
             if done or place >= len(text):
-                if not calls:
-                    yield Found(start, stop, ToolCall("", error="a list of tool calls is empty"))
+                if not found:
+                    found.append(Found(start, stop, ToolCall("", error="a list of tool calls is empty")))
                 elif not done:
                     error = f"the tool calls are not closed by {closing or ']'}"
-                    yield Found(start, stop, ToolCall("", error=error))
-                return max(stop, start + 1)
+                    found.append(Found(start, stop, ToolCall("", error=error)))
+                else:
+                    found[-1] = found[-1]._replace(stop=stop)
+                return found
             try:
                 call, after = self._call(text, place)
             except ValueError as error:
                 end = text.find(closing, place) if closing else -1
                 stop = len(text) if end < 0 else end + len(closing)
-                yield Found(start, stop, ToolCall("", error=f"the tool call is not valid: {error!s:.100}"))
-                return stop
-            calls += 1
+                found.append(Found(start, stop, ToolCall("", error=f"the tool call is not valid: {error!s:.100}")))
+                return found
             place = _separators(text, after)
-            yield Found(start, place, call)
+            found.append(Found(start, place, call))
             start = place
 
     def _call(self, text: str, place: int) -> tuple[ToolCall, int]:

@@ -1,8 +1,8 @@
 """Thoughts of a turn, in the marks that families of models have for them.
 
-A call drafted in a thought never runs, and an answer in one does not count. A thought is opened and closed by marks; the
-prompt may have opened it, so that only the closing mark is in the turn: then everything before that is thought. Marks
-in the arguments of a call are text; whoever reads calls says where those are.
+A call drafted in a thought never runs, and an answer in one does not count. A thought is opened and closed by marks.
+The prompt may have opened it, so that only the closing mark is in the turn: then everything before that is thought.
+Marks in the arguments of a call are text; whoever reads calls says where they are.
 """
 
 from __future__ import annotations

@@ -106,6 +106,9 @@ class XmlCalls(NativeParser):
             arguments[key["key"].strip()] = value
             place = stop + len(self.tags.value_end)
 
+    def _in_argument(self, text: str) -> bool:
+        return sum(1 if mark["end"] is None else -1 for mark in self._either.finditer(text)) > 0
+
     def _value_end(self, text: str, start: int, state: _Unbalanced) -> int:
         """Return where the value at `start` ends; -1 if nothing closes it."""
         depth, first = 1, -1
