@@ -68,9 +68,10 @@ class NativeParser:
 
     def parse(self, text: str) -> list[ToolCall]:
         """Return the calls of a turn in order; an empty list means that the turn has no trace of one."""
-        if not has_marks(text):
-            return [found.call for found in self._found(text)]
-        return self.split(text).calls
+        if has_marks(text):
+            _, _, found = self._read(text, "")
+            return [one.call for one in found]
+        return [one.call for one in self._found(text)]
 
     def split(self, text: str, prefill: str = "") -> Turn:
         """Split a turn into the words around its calls, the calls, and its thoughts.
@@ -79,6 +80,11 @@ class NativeParser:
             text: the turn as it was sampled, with special tokens shown.
             prefill: what the generation prompt has put into the policy's mouth, `<think>` for example.
         """
+        rest, thought, found = self._read(text, prefill)
+        return Turn(self._content(rest, found), [one.call for one in found], thought)
+
+    def _read(self, text: str, prefill: str) -> tuple[str, str, list[Found]]:
+        """Return the turn without its thoughts, the thoughts, and the calls in the turn."""
         rest, thought, missing = split_thought(text, prefill, self._is_text(text))
         found = self._found(rest)
         if missing is not None and any(mark in thought for mark in self.marks):
@@ -87,7 +93,7 @@ class NativeParser:
         if not found and thought and text.lstrip().startswith(self.marks):
             # No thought begins with a call: a mark in an argument of a broken one looks like the end of a thought.
             found = [one for one in self._found(text) if one.call.error is not None][:1]
-        return Turn(self._content(rest, found), [one.call for one in found], thought)
+        return rest, thought, found
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Write a call as the policy would."""

@@ -92,6 +92,14 @@ def split_thought(text: str, prefill: str = "", is_text: Callable[[int], bool] |
     return Thought("".join(rest), "\n".join(filter(None, (one.strip() for one in thoughts))), missing)
 
 
+def plain_rest(text: str) -> str | None:
+    """Return what follows the one thought that a turn begins with, quickly; None for a turn of another form."""
+    if not text.lstrip().startswith("<think>"):
+        return text if not has_marks(text) else None
+    _, closing, rest = text.partition("</think>")
+    return rest if closing and not has_marks(rest) else None
+
+
 def after_thought(text: str) -> str:
     """Return the text behind the last closed thought of a turn: the whole turn if it has none."""
     if not has_marks(text):
