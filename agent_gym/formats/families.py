@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from agent_gym.errors import ConfigError, one_of
 from agent_gym.formats.calls import Keys, ToolCall, ToolSchema
 from agent_gym.formats.harmony import HarmonyParser
-from agent_gym.formats.headed_calls import GemmaCalls, HeadedCalls
+from agent_gym.formats.headed_calls import FunctionaryCalls, GemmaCalls, HeadedCalls
 from agent_gym.formats.json_calls import HermesParser, JsonCalls, OpenAICalls, PlainJson, TupleCalls
 from agent_gym.formats.native import NativeParser
 from agent_gym.formats.pythonic import PythonicCalls
@@ -404,16 +404,7 @@ _SHARED: dict[str, Family] = {
         lambda: HeadedCalls("functionary", "<function={name}>", "</function>", ("<function=",)),
         "Functionary 3.1, Kanana 1.5",
     ),
-    "functionary_3_2": Family(
-        lambda: HeadedCalls(
-            "functionary_3_2",
-            ">>>{name}\n",
-            "",
-            (),
-            pattern=r"(?:\A\s*|>>>)(?!all\n)(?P<name>[A-Za-z_][\w.\-]*)\n(?=\s*\{)",
-        ),
-        "Functionary 3.2",
-    ),
+    "functionary_3_2": Family(lambda: FunctionaryCalls("functionary_3_2"), "Functionary 3.2"),
 }
 _PLAIN: dict[str, Family] = {
     "llama3": Family(

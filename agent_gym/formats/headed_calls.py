@@ -119,6 +119,21 @@ class HeadedCalls(NativeParser):
         return write_json(arguments)
 
 
+class FunctionaryCalls(HeadedCalls):
+    """`>>>NAME` and a line with the arguments; `>>>all` is followed by words. The prompt may have written `>>>`."""
+
+    def __init__(self, family: str) -> None:
+        pattern = rf"(?:\A\s*|>>>)(?!all\s)(?P<name>{_WORD})\n(?=\s*\{{)"
+        super().__init__(family, ">>>{name}\n", "", (">>>",), pattern=pattern)
+
+    def _trace(self, text: str) -> int:
+        match = re.search(r">>>(?!all\s)", text)
+        return match.start() if match else -1
+
+    def _content(self, text: str, found: Sequence[Found]) -> str:
+        return super()._content(text, found).removeprefix("all\n")
+
+
 class GemmaCalls(HeadedCalls):
     """`call:NAME{key:value,...}` between marks, strings in marks of their own: Gemma 4, functiongemma.
 

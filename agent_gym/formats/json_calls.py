@@ -251,10 +251,11 @@ class PlainJson(JsonCalls):
         super().__init__(family, tags or "\0", keys=keys, lists=lists, noise=noise, end=end)
         self.marks, self.tags, self.separator = tuple(tags), tuple(tags), separator
         marks = "".join(f"{re.escape(tag)}|" for tag in tags)
-        bracket = r"\[(?=\s*(?:\{|\]?\s*\Z))" if lists else r"\{"
+        # A list without its first brace, or its own bracket, has lost a character.
+        bracket = r"\[(?=\s*(?:\{|\"|\Z))|\{(?=\s*\")" if lists else r"\{"
         # Behind a bracket alone: a call that was cut off.
         self._begin = re.compile(rf"(?P<tag>{marks}(?:^|(?<=\|>))(?={bracket})[ \t]*)", re.MULTILINE)
-        self._bracket = "[" if lists else "{"
+        self._brackets = ("[", "{") if lists else ("{",)
         words = {self.keys.name, self.keys.arguments, *self.keys.also, "name", "arguments", "parameters", "function"}
         self._words = tuple(words)
 
@@ -265,12 +266,12 @@ class PlainJson(JsonCalls):
             tagged = bool(opened["tag"].strip())
             place = skip_space(text, opened.end())
             position = max(opened.end(), start + 1)
-            if text[place : place + 1] != self._bracket:
+            if not text.startswith(self._brackets, place):
                 if tagged:
-                    error = f"{opened['tag']} is not followed by {self._bracket}"
+                    error = f"{opened['tag']} is not followed by {' or '.join(self._brackets)}"
                     yield Found(start, position, ToolCall("", error=error))
                 continue
-            while text[place : place + 1] == self._bracket:
+            while text.startswith(self._brackets, place):
                 try:
                     stop = json_end(text, place)
                     value = read_json(text[place:stop])

@@ -100,7 +100,7 @@ class XmlCalls(NativeParser):
             if stop < 0:
                 raise _Broken(_open(self.tags.value_end))
             kind = key.groupdict().get("type")
-            value = self._read(text[key.end() : stop], kind, property_of(schema, key["key"]), schema)
+            value = self._typed(text[key.end() : stop], kind, property_of(schema, key["key"]), schema)
             if not isinstance(value, str) and (reason := unfit(value)):
                 raise _Broken(f"the value of {key['key']!r:.60} is {reason}")
             arguments[key["key"].strip()] = value
@@ -132,7 +132,7 @@ class XmlCalls(NativeParser):
         place = skip_space(text, place)
         return text.startswith(self.tags.call_end, place) or self._key.match(text, place) is not None
 
-    def _read(
+    def _typed(
         self, text: str, kind: str | None, schema: Mapping[str, Any] | None, root: Mapping[str, Any] | None
     ) -> Any:
         tags = self.tags
