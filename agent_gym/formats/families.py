@@ -441,8 +441,7 @@ def parser_of(family: str) -> NativeParser:
 def families_of(turn: str, calls: Sequence[ToolCall], tools: Sequence[ToolSchema] = ()) -> list[NativeParser]:
     """Return the parsers that read exactly these calls in a turn, made for the tools; the best one first.
 
-    That is one which writes the calls as they stand in the turn, to the letter; among equals the order of the table
-    counts.
+    That is the one which writes most of the turn to the letter; among equals the order of the table counts.
 
     Args:
         turn: an assistant's turn as a chat template rendered it, with the end tokens or without.
@@ -455,7 +454,7 @@ def families_of(turn: str, calls: Sequence[ToolCall], tools: Sequence[ToolSchema
         read = parser.parse(turn)
         if len(read) == len(calls) and all(map(_equal, read, calls)):
             found.append(parser)
-    return sorted(found, key=lambda parser: not _writes(parser, turn, calls))
+    return sorted(found, key=lambda parser: -_written(parser, turn, calls))
 
 
 def family_of(turn: str, calls: Sequence[ToolCall], tools: Sequence[ToolSchema] = ()) -> NativeParser | None:
@@ -463,13 +462,15 @@ def family_of(turn: str, calls: Sequence[ToolCall], tools: Sequence[ToolSchema] 
     return next(iter(families_of(turn, calls, tools)), None)
 
 
-def _writes(parser: NativeParser, turn: str, calls: Sequence[ToolCall]) -> bool:
+def _written(parser: NativeParser, turn: str, calls: Sequence[ToolCall]) -> int:
+    """Return how many characters of the turn the parser writes to the letter."""
     # Some templates sort the arguments.
     by_name = [replace(call, arguments=dict(sorted(call.arguments.items(), key=_lower))) for call in calls]
     try:
-        return any(parser.render_calls(one).strip() in turn for one in (calls, by_name))
+        written = [parser.render_calls(one).strip() for one in (calls, by_name)]
     except ConfigError:  # a name that the family cannot write
-        return False
+        return 0
+    return max(len(one) if one in turn else 0 for one in written)
 
 
 def _lower(item: tuple[str, Any]) -> str:

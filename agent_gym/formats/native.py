@@ -26,7 +26,7 @@ from agent_gym.formats.calls import ToolCall, ToolSchema, Turn, write_json
 from agent_gym.formats.thoughts import has_marks, split_thought
 
 _QUOTES = re.compile(r'(?<!\\)(?:\\\\)*"')
-_MAX_MARKS = 20  # of thoughts, in calls without an end
+_MAX_MARKS = 3  # of thoughts, in calls without an end
 
 
 class Found(NamedTuple):
@@ -174,6 +174,6 @@ class NativeParser:
             pieces.append(text[end:start])
             end = max(end, stop)
         pieces.append(text[end:])
-        for mark in (*self.marks, *self.noise):
+        for mark in sorted((*self.marks, *self.noise), key=len, reverse=True):
             pieces = [piece.replace(mark, "") for piece in pieces]
         return "\n".join(filter(None, (piece.strip() for piece in pieces)))

@@ -19,7 +19,7 @@ _SEPARATORS = re.compile(r"(?:[\s,;]+|```(?:python)?)*")
 # Where a value ends whose quotes are not escaped: a key follows, or the end of the call.
 _FOLLOWS = rf"(?=\s*(?:,\s*{_NAME}\s*=|\)\s*(?:[\],]|<|```|\n|\Z)))"
 _LOOSE = {quote: re.compile(quote + _FOLLOWS) for quote in "'\""}
-_BARE = re.compile(_FOLLOWS)
+_BARE = re.compile(rf"(?<!\s){_FOLLOWS}")
 _LITERALS = Literals()
 
 
@@ -53,7 +53,7 @@ class PythonicCalls(NativeParser):
         self.opening, self.closing, self.brackets, self.separator = opening, closing, brackets, separator
         self.bare = bare
         # Behind a bracket alone, or a name without its parenthesis: a call that was cut off or lost a character.
-        call = rf"\s*(?:(?!\d){_NAME}(?:\s*[(=]|\)\]|\Z)|\Z)"
+        call = rf"\s*(?:(?!\d){_NAME}(?:\s*[(=)]|\Z)|\Z)"
         before = "".join(f"{re.escape(tag)}|" for tag in tags)
         alone = rf"(?:{before}(?:^|(?<=\|>)))\[(?={call})|\A\s*(?!\d){_NAME}\(\w+=(?=[^\n]*\)\]\s*\Z)"
         self._open = re.compile(re.escape(marks[0]) if opening else alone, re.MULTILINE)

@@ -29,7 +29,7 @@ from agent_gym.formats.calls import ToolCall, read_json, skip_space, unfit
 from agent_gym.formats.native import Found, NativeParser
 from agent_gym.formats.typed import escaped, property_of, read_value, same, write_value
 
-_MAX_FAILURES = 20  # after that many values or calls without an end a turn is given up, so that time stays linear
+_MAX_FAILURES = 5  # after that many values or calls without an end a turn is given up, so that time stays linear
 
 
 @dataclass(frozen=True)
