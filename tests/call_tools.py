@@ -11,12 +11,16 @@ from agent_gym.formats.typed import same
 from agent_gym.tools import ToolCall
 
 # Marks of all families, and what looks like another type, another quote, or another end.
-PIECES = """</tool_call> <tool_call> </parameter> <parameter=a> </function> <function=f> <|"|> <escape> <end_function_call>
-<tool_call|> </arg_value> <arg_key> ]]> <![CDATA[ <|tool_call_end|> <|call|> <|end|> <|start|> [ARGS] [TOOL_CALLS] ```
-```json </tool_calls> <｜tool▁call▁end｜> </｜DSML｜parameter> </TOOLCALL> <|END_ACTION|> </invoke> </minimax:tool_call>
-)] , b=' " ' \\ \\n { } [ ] ( ) , = : ; a=1 5 true null None 1.5 é 日本 😀 < > &lt; -0 1e5 {"a":1} [1] "x" 'x' "\\u0035"
-</param> <|close|>argument<|sep|> <|tool_arg:end|> functions.f:0 to=functions.x Action: >>>all [add(a=1)] ]<]minimax[>[</a>
-{"name":"f","arguments":{}} <|tools_suffix|> <|python_tag|> <tool_sep> </seed:tool_call> <|channel|>analysis""".split()
+PIECES = """
+</tool_call> <tool_call> </parameter> <parameter=a> </function> <function=f> <|"|> <escape>
+<end_function_call> <tool_call|> </arg_value> <arg_key> ]]> <![CDATA[ <|tool_call_end|> <|call|>
+<|end|> <|start|> [ARGS] [TOOL_CALLS] ``` ```json </tool_calls> <｜tool▁call▁end｜> </｜DSML｜parameter>
+</TOOLCALL> <|END_ACTION|> </invoke> </minimax:tool_call> )] , b=' " ' \\ \\n { } [ ] ( ) , = : ;
+a=1 5 true null None 1.5 é 日本 😀 < > &lt; -0 1e5 {"a":1} [1] "x" 'x' "\\u0035" </param>
+<|close|>argument<|sep|> <|tool_arg:end|> functions.f:0 to=functions.x Action: >>>all [add(a=1)]
+]<]minimax[>[</a> {"name":"f","arguments":{}} <|tools_suffix|> <|python_tag|> <tool_sep>
+</seed:tool_call> <|channel|>analysis
+""".split()
 BLANKS = ["", "\n", "\t", " ", "\u2028", "\x00", "\r\n", "```json\n"]
 THOUGHTS = ["</think>", "<think>", "[/THINK]", "<|END_THINKING|>", "</seed:think>"]
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}

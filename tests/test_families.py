@@ -105,7 +105,7 @@ def check_time(family: str, size: int, most: float, every: int) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_long_turns_are_read_at_once(family: str) -> None:
-    check_time(family, 1 << 15, 1.5, 3)
+    check_time(family, 1 << 14, 1.5, 3)
 
 
 @pytest.mark.slow

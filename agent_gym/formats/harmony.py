@@ -10,7 +10,9 @@ addressed to a function does not run. The end `<|call|>` is an end-of-turn token
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from agent_gym.formats.calls import ToolCall, Turn, json_end, read_json, skip_space, with_arguments, write_json
 from agent_gym.formats.native import Found, NativeParser
@@ -41,31 +43,31 @@ class HarmonyParser(NativeParser):
 
     def _scan(self, text: str, texts: dict[str, list[str]] | None = None) -> Iterator[Found]:
         position = 0
+        starts = [*(match.start() for match in re.finditer(re.escape(_START), text)), len(text)]
+        bodies = [*(match.start() for match in re.finditer(re.escape(_BODY), text)), len(text)]
         while position < len(text):
-            opened = text.find(_BODY, position)
-            after = text.find(_START, position + len(_START))
-            if opened < 0 or 0 <= after < opened:  # no message, or a head without its message
-                stop = len(text) if after < 0 else after
+            opened = bodies[bisect_left(bodies, position)]
+            after = starts[bisect_right(starts, position)]
+            if after <= opened:  # no message, or a head without its message
+                stop = after
                 head, body, begin = text[position:stop], None, stop
             else:
                 head, begin = text[position:opened], opened + len(_BODY)
-                stop = self._end(text, begin, head)
+                stop = self._end(text, begin, head, starts)
                 body = text[begin:stop]
             ended = _ENDS.match(text, stop)
             place = ended.end() if ended else stop
             yield from self._message(head, body, position, place, texts)
             position = max(place, position + 1)
 
-    def _end(self, text: str, begin: int, head: str) -> int:
+    def _end(self, text: str, begin: int, head: str, starts: Sequence[int]) -> int:
         """Return where a message ends; marks in the JSON of a call are text."""
         if _RECIPIENT.search(head):
-            try:
+            with suppress(ValueError):
                 begin = json_end(text, skip_space(text, begin))
-            except ValueError:
-                pass
-        ended, started = _ENDS.search(text, begin), text.find(_START, begin)
-        stops = [ended.start()] if ended else []
-        return min([*stops, started] if started >= 0 else stops, default=len(text))
+        started = starts[min(bisect_left(starts, begin), len(starts) - 1)]
+        ended = _ENDS.search(text, begin, started)
+        return ended.start() if ended else started
 
     def _message(
         self, head: str, body: str | None, start: int, stop: int, texts: dict[str, list[str]] | None
