@@ -104,7 +104,8 @@ def read_templates(paths: Sequence[Any], sets: int) -> tuple[Counter[str], dict[
     families: Counter[str] = Counter()
     unread: dict[str, str] = {}
     for path in paths:
-        form = native(path.read_text(encoding="utf-8", errors="replace"))
+        template = path.read_text(encoding="utf-8", errors="replace")
+        form = native(template) if "tool_call" in template else None
         if form is None:
             families["renders no call"] += 1
             continue
@@ -136,7 +137,7 @@ def templates_of(folder: Any) -> Iterator[Any]:
 
 
 def test_the_templates_that_trl_ships_are_read() -> None:
-    families, unread = read_templates(list(templates_of(files("trl") / "chat_templates")), sets=5)
+    families, unread = read_templates(list(templates_of(files("trl") / "chat_templates")), sets=3)
     assert not unread
     assert sum(families.values()) - families["renders no call"] >= 40 and len(families) >= 10, families
 

@@ -36,7 +36,6 @@ _MAX_FAILURES = 5  # after that many values or calls without an end a turn is gi
 class Tags:
     """The tags of a family: {name} of the tool, {key} of an argument, {type} a word for the type of its value."""
 
-
     call: str
     call_end: str
     key: str
