@@ -30,7 +30,11 @@ _KINDS = {str: "string", int: "integer", bool: "boolean", float: "number", list:
 
 # Templates of the corpus whose calls nobody can read back, and why.
 UNREADABLE = {
-    "SvalTek-Q3-CharThink-9B-temp.jinja": "its closing tags are escaped twice",
+    "SvalTek-Q3-CharThink-9B-temp.jinja": "it escapes its own closing tags",
+    "CohereForAI-c4ai-command-r-plus-tool_use.jinja": "a prompt with an example of a call follows each turn",
+    "typhoon-ai-typhoon2.1-gemma3-4b.jinja": "nothing is between its arguments: n=5text=...",
+    "baseten-Llama-3.2-3B-Instruct-pythonic.jinja": "its strings have no quotes: null and 'null' are one",
+    "MiniMax-M3.jinja": "no family yet: values are tags in tags",
 }
 
 
