@@ -40,7 +40,6 @@ __all__ = [
     "tool",
 ]
 
-
 @dataclass(slots=True)
 class ToolResult:
     """The result of one call."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from pathlib import Path
 
 import pytest
 from call_tools import THOUGHTS, equal, mutants, some_calls, tools_of
@@ -225,3 +226,9 @@ def test_the_order_of_the_table() -> None:
         found = family_of(parser.render_calls(calls), calls, [_TOOL])
         assert isinstance(found, NativeParser)
         assert found.render_calls(calls) == parser.render_calls(calls), (name, found.family)
+
+
+def test_the_page_has_the_table_of_families() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "envs.md").read_text(encoding="utf-8")
+    rows = [f"| `{name}` | {family.models} |" for name, family in FAMILIES.items()]
+    assert "\n".join(["| family | models |", "|---|---|", *rows, ""]) in page

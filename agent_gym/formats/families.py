@@ -283,6 +283,12 @@ _MARKED: dict[str, Family] = {
         lambda: JsonCalls("apriel", "<tool_calls>", "</tool_calls>", keys=Keys(id="id"), lists=True, python=True),
         "Apriel, Jamba",
     ),
+    "sarashina": Family(
+        lambda: JsonCalls(
+            "sarashina", "<|tool_calls|>", keys=Keys(id="id"), lists=True, ids="call{number:05d}", python=True
+        ),
+        "Sarashina 2.2",
+    ),
     "minimax_m2": Family(
         _xml("minimax_m2", _invoke("", "minimax:tool_call"), ("<minimax:tool_call>", "<invoke name=")),
         "MiniMax M2 to M2.7",

@@ -111,10 +111,11 @@ class JsonCalls(NativeParser):
         return calls
 
     def _scan(self, text: str) -> Iterator[Found]:
-        position, size, closing = 0, len(self.closing), self.closing
+        position, end, size, closing = 0, 0, len(self.closing), self.closing
         while opened := self._opening.search(text, position):
             start, begin = opened.span()
-            end = text.find(closing, begin) if size else -1
+            if end >= 0:  # else no closing mark is left
+                end = text.find(closing, begin) if size else -1
             if end < 0 and self.closed:
                 error = f"the tool call is not closed by {closing}"
                 yield Found(start, len(text), ToolCall("", error=error))

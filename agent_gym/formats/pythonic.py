@@ -122,7 +122,7 @@ class PythonicCalls(NativeParser):
         try:
             value, stop = _LITERALS.read(text, place)
             follows = text[skip_space(text, stop) :][:1] if stop >= len(text) else text[skip_space(text, stop)]
-            if not isinstance(value, str) or follows in (",", ")") or _KEY.match(text, stop):
+            if not isinstance(value, str) and not self.bare or follows in (",", ")") or _KEY.match(text, stop):
                 return value, stop
             problem = f"{follows!r} follows a string"
         except (ValueError, IndexError) as error:

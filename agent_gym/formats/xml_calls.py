@@ -36,7 +36,6 @@ _MAX_FAILURES = 5  # after that many values or calls without an end a turn is gi
 class Tags:
     """The tags of a family: {name} of the tool, {key} of an argument, {type} a word for the type of its value."""
 
-
     call: str
     call_end: str
     key: str
@@ -109,6 +108,15 @@ class XmlCalls(NativeParser):
     def _in_argument(self, text: str) -> bool:
         return sum(1 if mark["end"] is None else -1 for mark in self._either.finditer(text)) > 0
 
+    def _in_pairs(self, text: str) -> bool:
+        """Whether tags in a value are in pairs; else they could pair with those of other arguments."""
+        depth = 0
+        for mark in self._either.finditer(text):
+            depth += 1 if mark["end"] is None else -1
+            if depth < 0:
+                return False
+        return depth == 0
+
     def _value_end(self, text: str, start: int, state: _Unbalanced) -> int:
         """Return where the value at `start` ends; -1 if nothing closes it."""
         depth, first = 1, -1
@@ -179,6 +187,8 @@ class XmlCalls(NativeParser):
             forms.append(re.sub(r"[<>]", lambda match: f"\\u{ord(match[0]):04x}", text))
         opening = tags.call.replace("{name}", name)
         for form in forms:
+            if not self._in_pairs(form):
+                continue
             written = f"{head}{tags.pad}{form}{tags.pad}{tags.value_end}"
             try:
                 again, _ = self._arguments(opening + written + tags.line + tags.call_end, len(opening), name)
