@@ -13,91 +13,45 @@ Counting that forced token as the policy's is the bug behind Agent-R1's NaNs (it
 
 from __future__ import annotations
 
-import re
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Any
 
-from agent_gym.errors import ConfigError, shown
-from agent_gym.images import PLACEHOLDER, Content, Image, Vision, join, parts
+from agent_gym.call_format import CallFormat, Template, behind, families, made_up, probe, schema_of
+from agent_gym.errors import ConfigError
+from agent_gym.images import Vision, join, parts
+from agent_gym.messages import (
+    MAX_OBSERVATION_CHARS,
+    Message,
+    check_content,
+    copied,
+    cut_to_size,
+    described,
+    is_content,
+    text_of,
+)
+from agent_gym.openings import Openings
+from agent_gym.special_tokens import SpecialTokens, absent
 
-Message = dict[str, Any]
-"""A chat message: {"role": "system" | "user" | "assistant" | "tool", "content": str or parts (images.py), ...}."""
-MAX_OBSERVATION_CHARS = 1 << 16
-_CUT = "\n[cut: too long]"
-
+__all__ = [
+    "MAX_OBSERVATION_CHARS",
+    "ChatRenderer",
+    "Message",
+    "check_content",
+    "copied",
+    "cut_to_size",
+    "described",
+    "is_content",
+    "text_of",
+]
 # Plain letters, so that no template trims, escapes or tokenises it into something else.
 _SENTINEL = "QxSentinelxQ"
 _TURN = "Qxturnx"
-_MARK = "Qxbreakx"  # begins with the one capital in it, so that no text before it can make it begin earlier
+_MOST_PREFILLS = 1000  # that are remembered
 _EMPTY = {"type": "object", "properties": {}, "required": []}
 _PROBE_TOOL = {"type": "function", "function": {"name": _SENTINEL, "description": _SENTINEL, "parameters": _EMPTY}}
-
-
-def text_of(content: Content) -> str:
-    """Return the words of a content, with `PLACEHOLDER` for each image."""
-    if isinstance(content, str):
-        return content
-    return "".join(str(part["text"]) if "text" in part else f"<{part.get('type', 'part')}>" for part in content)
-
-
-def described(messages: Iterable[Mapping[str, Any]]) -> str:
-    """Return the words of messages and the digests of their images: equal where they say and show the same."""
-    contents = [message["content"] for message in messages]
-    parts = [part for content in contents if isinstance(content, list) for part in content]
-    digests = [part["image"].digest for part in parts if part["type"] == "image"]
-    return "\0".join([" ".join(map(text_of, contents)), *digests])
-
-
-def is_content(content: Any) -> bool:
-    """Whether this is a text, or parts as `images.parts` makes them."""
-    if not isinstance(content, list):
-        return isinstance(content, str)
-    return all(
-        isinstance(part, dict)
-        and (isinstance(part.get("text"), str) if part.get("type") == "text" else isinstance(part.get("image"), Image))
-        for part in content
-    )
-
-
-def check_content(content: Any, what: str) -> None:
-    """Raise `ConfigError` unless `is_content`."""
-    if not is_content(content):
-        raise ConfigError(f"{what} is {shown(content)}; it must be a text, or what agent_gym.images.parts makes")
-
-
-def copied(value: Any) -> Any:
-    """Copy nested dicts and lists; what they hold (texts, numbers, images) never changes and is shared."""
-    if isinstance(value, dict):
-        return {name: copied(entry) for name, entry in value.items()}
-    return [copied(entry) for entry in value] if isinstance(value, list) else value
-
-
-def cut_to_size(messages: list[Message], joint: str) -> tuple[list[Message], str]:
-    """Cut the texts of messages to `MAX_OBSERVATION_CHARS` characters together; return them and their joined text.
-
-    Lone surrogates, which no tokenizer and no file can encode, are replaced. Images stay as they are.
-    """
-    contents = [message["content"] for message in messages]
-    text = joint.join(map(text_of, contents))
-    limit = MAX_OBSERVATION_CHARS
-    if len(text) + len(joint) > limit:
-        plain = all(isinstance(content, str) for content in contents)
-        pieces = sum(1 if isinstance(content, str) else len(content) for content in contents)
-        limit = limit // pieces - (len(joint) if plain else max(len(joint), len(PLACEHOLDER)))
-    elif text.isascii():
-        return messages, text
-
-    def cut(content: Any) -> Any:
-        if isinstance(content, list):
-            return [{**part, "text": cut(part["text"])} if part["type"] == "text" else part for part in content]
-        short = content if len(content) <= limit else content[: limit - len(_CUT)] + _CUT
-        return short.encode("utf-8", "replace").decode("utf-8")
-
-    messages = [{**message, "content": cut(message["content"])} for message in messages]
-    return messages, joint.join(text_of(message["content"]) for message in messages)
 
 
 class ChatRenderer:
@@ -108,8 +62,9 @@ class ChatRenderer:
         template_kwargs: handed to every template call, for example `{"enable_thinking": False}`.
 
     Attributes:
-        observation_role: the role that carries the world's answers: "tool" where the template knows of tools and can
-            render a tool message after a plain assistant message, else "user".
+        observation_role: the role that carries the world's answers to a turn without calls: "tool" where the template
+            knows of tools and can render a tool message after a plain assistant message, else "user".
+        call_format: how the model writes calls of tools, and how the template writes their answers.
 
     Raises:
         ConfigError: if the tokenizer has no chat template or its template cannot render a reply.
@@ -128,13 +83,21 @@ class ChatRenderer:
         # The processor's where it has one: many keep the template for images there, and another for text.
         self._chosen = {} if self.vision is None else {"chat_template": template}
         self.template_kwargs = dict(template_kwargs or {})
+        self._as_parts = self._probe_contents()
         self.observation_role = self._probe_observation_role()
-        self.end_of_turn = self._probe_end_of_turn()
-        self.renders_tools = _SENTINEL in self._render([{"role": "user", "content": "a"}], tools=[_PROBE_TOOL])
+        self.end_of_turn, self._closings = self._probe_end_of_turn()
         self.eos_token_ids = frozenset(i for i in (tokenizer.eos_token_id, self.end_of_turn) if i is not None)
+        self.renders_tools = self._probe_tools()
+        self.call_format = self._probe_calls()
+        if self.call_format.end:
+            end = tokenizer.convert_tokens_to_ids(self.call_format.end)
+            self.eos_token_ids |= {end}
+            self._closings |= {end} if self.call_format.end_closes else set()
         if self.vision is not None:
             self.eos_token_ids |= {self.vision.token_id}
         self._special = SpecialTokens(tokenizer, self.eos_token_ids)
+        self._openings = Openings(self._render, self.renders_tools)
+        self._prefills: dict[str, str] = {}  # by the words before a turn
 
     @classmethod
     def of(cls, tokenizer: Any) -> ChatRenderer:
@@ -162,7 +125,7 @@ class ChatRenderer:
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """Render the opening of an episode, with function schemas, up to and with the generation prompt: (T,) ids."""
         marked, mark = self._special.mark(messages, tools)
-        text = self._render(marked, tools=list(tools) or None, add_generation_prompt=True)
+        text = self._render(self._openings.fitted(marked, tools), tools=list(tools) or None, add_generation_prompt=True)
         return self._encode_pieces(self._expand(text, messages).split(mark))
 
     def conversation(
@@ -174,18 +137,30 @@ class ChatRenderer:
         with the words of `seen`, the context so far, it begins with these ids, which encoding might not give back.
         A message with `token_ids`, a turn of the policy, stands there as it was sampled, whatever its content says.
         """
-        turn = _absent(_TURN, [message["content"] for message in messages], tools)
+        turn = absent(_TURN, [message["content"] for message in messages], tools)
         talk: list[Message] = []
-        for mine, run in groupby(messages, key=lambda message: message["role"] == "assistant"):
-            group = list(run)
+        cuts: list[tuple[str, list[Message], str]] = []  # of turns that are calls to the template: mark, answers, words
+        groups = [(mine, list(run)) for mine, run in groupby(messages, key=lambda one: one["role"] == "assistant")]
+        for (mine, group), (_, following) in zip(groups, [*groups[1:], (False, [])], strict=True):
             if mine:
-                # What the generation prompt began, the policy only went on with: the message is both.
-                texts = [turn if "token_ids" in message else message["content"] for message in group]
-                talk += [{"role": "assistant", "content": self.prefill + text} for text in texts]
+                answers = self._to_calls(following)
+                for message in group:
+                    # What the generation prompt began, the policy only went on with: the message is both. No generation
+                    # prompt stood before a turn that somebody else wrote.
+                    words = "" if message.get("foreign") else self.prefill_at(talk)
+                    words += turn if "token_ids" in message else message["content"]
+                    if answers and message is group[-1]:
+                        mark = absent(f"Qxcall{len(cuts)}xQ", messages, tools)
+                        cuts.append((mark, answers, words))
+                        talk.append(self.call_format.written.message(made_up(answers, mark)))
+                    else:
+                        talk.append({"role": "assistant", "content": words})
             else:
-                talk += self._as_observations(group) if talk else group
+                talk += self._as_observations(group) if talk else self._openings.fitted(group, tools)
         marked, mark = self._special.mark(talk, tools)
         text = self._render(marked, tools=list(tools) or None, add_generation_prompt=True)
+        for cut in cuts:
+            text = self._without_calls(text, *cut)
         sampled = [message["token_ids"] for message in messages if "token_ids" in message]
         opening, *rest = text.split(turn)
         if len(rest) != len(sampled):
@@ -194,6 +169,24 @@ class ChatRenderer:
         for turn_ids, piece in zip(sampled, rest, strict=True):
             ids += [*turn_ids, *self._closing(turn_ids, self._encode_pieces(piece.split(mark)))]
         return ids
+
+    def _to_calls(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the first of these messages, the answers of tools that the template writes behind calls only."""
+        answers = list(takewhile(_is_answer, messages)) if self.call_format.structured else []
+        return self._as_observations(answers) if answers else []
+
+    def _without_calls(self, text: str, mark: str, answers: Sequence[Message], words: str) -> str:
+        """Put the words of a turn in the place of the calls that were made up for it."""
+        before, found, tail = text.partition(mark)
+        opened, _, closed = self.call_format.parser.render_calls(made_up(answers, mark)).partition(mark)
+        # Backwards, since the calls begin with what the parser writes of them.
+        start = behind(before[::-1], 0, opened[::-1])
+        stop = behind(tail, 0, self._facts.without_end(closed))
+        if not found or start is None or stop is None:
+            raise ConfigError("the calls of tools are not found in what the chat template writes of a conversation")
+        if opened[:1].isspace():  # what begins with a space brings it
+            start += len(before[: len(before) - start]) - len(before[: len(before) - start].rstrip())
+        return before[: len(before) - start] + words + tail[stop:]
 
     def _go_on(self, seen: Sequence[int], pieces: list[str]) -> list[int]:
         known = len(shown := self.tokenizer.decode(seen, skip_special_tokens=False) if seen else "")
@@ -206,32 +199,79 @@ class ChatRenderer:
     @cached_property
     def prefill(self) -> str:
         """What the generation prompt puts into the policy's mouth (<think>, for example); usually nothing."""
+        return self.prefill_at([{"role": "user", "content": "a"}])
+
+    def prefill_at(self, messages: Sequence[Message]) -> str:
+        """The prefill of the turn behind these messages: some templates open a thought behind some of them only."""
+        answered = bool(messages) and _is_answer(messages[-1]) and self.call_format.answer_role == "tool"
+        system = [one for one in messages[:1] if one["role"] == "system"]
+        # A template may look for a switch in the system message, or in the last one (/no_think).
+        asked = messages[-1:] if messages and messages[-1]["role"] == "user" else [{"role": "user", "content": "a"}]
+        key = "tool" if answered else described([*system, *asked])
+        if key not in self._prefills:
+            if len(self._prefills) >= _MOST_PREFILLS:
+                self._prefills.clear()
+            self._prefills[key] = self._probe_prefill([] if answered else [*system, *asked])
+        return self._prefills[key]
+
+    def _probe_prefill(self, asked: Sequence[Message]) -> str:
+        """The prefill behind these messages, or behind the answer of a tool if there are none."""
         # The assistant's header is read off an earlier turn: in the last one, templates of thinking models may show an
         # empty thought.
-        talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _SENTINEL}]
-        header = self._render([*talk, talk[0]]).partition(_SENTINEL)[0]
-        prompt = self._render(talk[:1], add_generation_prompt=True)
+        turn: list[Message] = [{"role": "assistant", "content": _SENTINEL}, {"role": "user", "content": "a"}]
+        answer: list[Message] = [{"role": "tool", "name": "probe", "content": "b"}]
+        try:
+            if asked:
+                asked = self._openings.fitted(asked)
+                prompt = self._render(asked, add_generation_prompt=True)
+                header = self._render([*asked, *turn])
+            else:
+                prompt, header = self._delta(answer, add_generation_prompt=True), self._delta(answer, turn)
+        except ConfigError:
+            return ""
+        header = header.rpartition(_SENTINEL)[0]
         return prompt[len(header) :] if prompt.startswith(header) else ""
 
-    def reply(self, sampled: Sequence[int], messages: Sequence[Message], *, final: bool = False) -> list[int]:
+    def reply(
+        self,
+        sampled: Sequence[int],
+        messages: Sequence[Message],
+        *,
+        final: bool = False,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> list[int]:
         """Render what follows the policy's turn: its end, the world's answer, the next generation prompt.
 
         Args:
             sampled: the ids of the policy's turn; only the last one matters.
-            messages: the world's answer, as messages in `observation_role`.
+            messages: the world's answer, as messages in `observation_role`, or as answers of tools, with the `name` of
+                the tool and the `tool_call_id` of a call that has one.
             final: no generation prompt: the episode is over.
+            tools: function schemas, those of `prompt`: some templates name them again in each turn.
 
         Returns:
             (T,) ids. `context + sampled + reply(...)` is the next context.
         """
-        marked, mark = self._special.mark(self._as_observations(messages))
-        ids = self._encode_pieces(self._expand(self._tail(marked, not final), messages).split(mark))
-        return self._closing(sampled, ids)
+        marked, mark = self._special.mark(messages)
+        more: dict[str, Any] = {"tools": list(tools)} if tools and self.call_format.tools_in_turns else {}
+        text = self._delta(marked, add_generation_prompt=not final, **more)
+        return self._closing(sampled, self._encode_pieces(self._expand(text, messages).split(mark)))
 
     def _closing(self, sampled: Sequence[int], ids: list[int]) -> list[int]:
-        """Drop the end of turn that a template writes behind a turn that has sampled its own."""
+        """Drop the end of turn that a template writes behind a turn that has sampled its own, and spaces before it."""
         # Another end token than the template's own (Qwen's <|endoftext|>) does not close the turn for the template.
-        return ids[1:] if sampled and ids and sampled[-1] == ids[0] and ids[0] in self.eos_token_ids else ids
+        last = sampled[-1] if sampled else None
+        if last is None or last not in self.eos_token_ids | self._closings:
+            return ids
+        for place, i in enumerate(ids):
+            if i == last or (i in self._closings and last in self._closings):
+                return ids[place + 1 :]
+            if not self._is_space(i):
+                break
+        return ids
+
+    def _is_space(self, token: int) -> bool:
+        return not str(self.tokenizer.decode([token], skip_special_tokens=False)).strip()
 
     def inline_reply(self, sampled: Sequence[int], text: str) -> list[int]:
         """Render the world's answer inside the policy's own turn, as ReTool does (arXiv:2504.11536)."""
@@ -243,6 +283,9 @@ class ChatRenderer:
     def encode_action(self, text: str, *, closed: bool = True) -> list[int]:
         """Encode a turn that a script wrote: its text and, if `closed`, the end-of-turn a policy would sample then."""
         closing = self.end_of_turn if self.end_of_turn is not None else self.tokenizer.eos_token_id
+        text = self.call_format.as_written(text)
+        if (end := self.call_format.end) and closed and self.call_format.parser.parse(text):
+            return self._encode_inside(text.removesuffix(end) + end)
         return self._encode_inside(text) + ([closing] if closed and closing is not None else [])
 
     def decode_action(self, ids: Sequence[int]) -> str:
@@ -271,15 +314,33 @@ class ChatRenderer:
         return ids[len(head) :] if ids[: len(head)] == head else self.encode(text)
 
     def _as_observations(self, messages: Sequence[Message]) -> list[Message]:
-        if self.observation_role == "tool":
-            return [dict(message) for message in messages]
-        # Templates without a tool role demand alternating turns, so that several answers share one user message.
-        return [{"role": "user", "content": join([message["content"] for message in messages], "\n")}]
+        role = self.call_format.answer_role if messages and messages[0]["role"] == "tool" else self.observation_role
+        copies = [dict(message) for message in messages]
+        if role != "tool":
+            # Templates without a tool role demand alternating turns, so that several answers share one user message.
+            return [{"role": "user", "content": join([message["content"] for message in messages], "\n")}]
+        answers = list(takewhile(_is_answer, copies))
+        for place, answer in enumerate(answers):  # some templates insist on an id
+            answer.setdefault("tool_call_id", self.call_format.written.id_of.format(name="tool", place=place))
+        if len(answers) < 2 or self.call_format.parallel:
+            return copies
+        return [{**answers[0], "content": join([one["content"] for one in answers], "\n")}, *copies[len(answers) :]]
 
-    def _tail(self, answers: list[Message], add_generation_prompt: bool) -> str:
+    def _delta(self, messages: Sequence[Message], rest: Sequence[Message] = (), **kwargs: Any) -> str:
+        """Render what follows a turn: behind calls where the template writes the answers of tools there only."""
+        answers = self._to_calls(messages)
+        if not answers:
+            return self._tail([*self._as_observations(messages), *rest], **kwargs)
+        others = [dict(message) for message in messages if not _is_answer(message)]
+        call_format = self.call_format
+        if call_format.tools_in_turns and "tools" not in kwargs:
+            kwargs["tools"] = [schema_of(str(answer.get("name") or "tool")) for answer in answers]
+        return self._facts.behind_calls(call_format.parser, call_format.written, answers, [*others, *rest], **kwargs)
+
+    def _tail(self, answers: Sequence[Message], **kwargs: Any) -> str:
         talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _SENTINEL}, *answers]
         # An answer may quote the marker too (a policy can make a tool say anything): the first one is the turn.
-        _, found, tail = self._render(talk, add_generation_prompt=add_generation_prompt).partition(_SENTINEL)
+        _, found, tail = self._render(talk, **kwargs).partition(_SENTINEL)
         if not found:
             raise ConfigError(
                 "the chat template drops an assistant message when an answer follows it, so a multi-turn episode "
@@ -302,12 +363,26 @@ class ChatRenderer:
     def _render(self, messages: Sequence[Message], **kwargs: Any) -> str:
         try:
             return self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, **{**self._chosen, **self.template_kwargs, **kwargs}
+                [_in_parts(message) for message in messages] if self._as_parts else list(messages),
+                tokenize=False,
+                **{**self._chosen, **self.template_kwargs, **kwargs},
             )
         except Exception as error:  # templates signal refusal with whatever exception Jinja happens to raise
             roles = ", ".join(message["role"] for message in messages)
             cure = '; without a system message: system_prompt="" of the environment' if "system" in roles else ""
             raise ConfigError(f"the chat template cannot render a conversation of {roles}: {error}{cure}") from error
+
+    def _probe_contents(self) -> bool:
+        """Whether the template takes contents as lists of parts only (MiniMax-Text-01, Granite-Vision)."""
+        talk: list[Message] = [{"role": "user", "content": "Qxaskxq"}, {"role": "assistant", "content": _SENTINEL}]
+        for self._as_parts in (False, True):
+            try:
+                text = self._render([*talk, {"role": "user", "content": "Qxansxq"}])
+            except ConfigError:
+                continue
+            if all(mark in text for mark in ("Qxaskxq", _SENTINEL, "Qxansxq")):
+                return self._as_parts
+        return False  # whatever is wrong with it is told by the probes below
 
     def _probe_observation_role(self) -> str:
         # A template that prints whatever role it is given (Qwen2, Qwen2-VL, SmolLM2) would print this one, too, in a
@@ -315,79 +390,74 @@ class ChatRenderer:
         if "tool" not in str(self._template):
             return "user"
         # A template may refuse a tool message, skip it silently, or print it. Two in a row, as parallel calls give.
-        self.observation_role = "tool"
         probe: list[Message] = [{"role": "tool", "content": f"probe{i}", "name": "probe"} for i in range(2)]
         if self.vision is not None:
             probe[1]["content"] = [*parts("probe1"), {"type": "image"}]
         try:
-            tail = self._tail(probe, True)
+            tail = self._tail(probe, add_generation_prompt=True)
         except ConfigError:
             return "user"
         seen = self.vision is None or tail.count(self.vision.token) == 1
         return "tool" if seen and "probe0" in tail and "probe1" in tail else "user"
 
-    def _probe_end_of_turn(self) -> int | None:
-        # What closes the last assistant message of a conversation (<|im_end|>, <|return|> of GPT-OSS). Templates that
-        # leave it open (GLM) close it with the header of the next message.
+    def _probe_end_of_turn(self) -> tuple[int | None, frozenset[int]]:
+        """Return the token that ends a turn, and all that close one for the template."""
+        # What closes the last assistant message of a conversation (<|im_end|>, <|return|> of GPT-OSS), behind white
+        # space in some templates (Llama 2). Templates that leave it open (GLM) close it with the next header.
         closed = self._render([{"role": "user", "content": "a"}, {"role": "assistant", "content": _SENTINEL}])
-        answer = self._as_observations([{"role": self.observation_role, "content": "a"}])
+        answer = {"role": self.observation_role, "name": "probe", "content": "a"}
+        following = self._tail([answer], add_generation_prompt=True)
         specials = set(self.tokenizer.all_special_ids) | set(getattr(self.tokenizer, "added_tokens_decoder", {}))
-        for tail in (closed.partition(_SENTINEL)[2], self._tail(answer, True)):
-            ids = self.encode(tail)
-            if ids and ids[0] in specials:
-                return ids[0]
-        return None
+        closed = closed.partition(_SENTINEL)[2]
+        first, second = self._first(closed, specials), self._first(following, specials)
+        # Behind white space there may be a header of what follows.
+        if first is not None and closed[:1].isspace() and first not in (second, self.tokenizer.eos_token_id):
+            first = None
+        if first is None:
+            if following[:1].isspace() and second != self.tokenizer.eos_token_id:
+                second = None
+            return second, frozenset()
+        # A conversation that goes on may close its turns in another way: <|end|> of GPT-OSS.
+        return first, frozenset({first} if second is None else {first, second})
+
+    def _first(self, text: str, specials: Collection[int]) -> int | None:
+        """Return the special token that a text begins with, behind white space."""
+        ids = self.encode(text.lstrip())
+        return ids[0] if ids and ids[0] in specials else None
+
+    def _probe_tools(self) -> bool:
+        """Whether the template describes tools, with a system message and without one."""
+        asked: Message = {"role": "user", "content": "a"}
+        if _SENTINEL not in self._render([asked], tools=[_PROBE_TOOL]):
+            return False
+        try:
+            return _SENTINEL in self._render([{"role": "system", "content": "b"}, asked], tools=[_PROBE_TOOL])
+        except ConfigError:  # it takes no system message
+            return True
+
+    def _probe_calls(self) -> CallFormat:
+        special = {str(token) for token in getattr(self.tokenizer, "added_tokens_decoder", {}).values()}
+        special |= set(self.tokenizer.all_special_tokens)
+        ends = {self.tokenizer.decode([i], skip_special_tokens=False) for i in self.eos_token_ids | self._closings}
+        self._facts = Template(self._render, str(self._template), ends, special)
+        return probe(self._facts, families(), self._plain_answers, self.renders_tools)
+
+    def _plain_answers(self, answers: Sequence[Message], **kwargs: Any) -> str:
+        """Render answers of tools behind a plain turn; `ConfigError` where the template knows no tools."""
+        if "tool" not in str(self._template):
+            raise ConfigError("the chat template knows no tools")
+        return self._tail(answers, **kwargs)
 
 
-class SpecialTokens:
-    """The special tokens of a tokenizer. In texts of the world they are words, which end no turn.
-
-    A program can print `<|im_end|>`, and a tokenizer makes the real token of it wherever it stands. So a text of the
-    world is broken behind the first character of each special token in it, and the pieces are encoded apart; the ids
-    decode to the same text. (`split_special_tokens=True` of transformers is a switch on the tokenizer that all threads
-    share.) A text that goes through a chat template first gets a mark at each break, plain letters. Left as they are:
-    what the policy wrote, the system prompt, and added tokens that are not special, such as Qwen's `<tool_call>`.
-    `ends` are ids that end a turn; they count as special, whatever the tokenizer calls them.
-    """
-
-    def __init__(self, tokenizer: Any, ends: Collection[int] = ()) -> None:
-        added = getattr(tokenizer, "added_tokens_decoder", {})
-        texts = {str(token) for i, token in added.items() if token.special or i in ends}
-        # A single character cannot be broken, and is no markup either.
-        texts = {text for text in texts | set(tokenizer.all_special_tokens) if len(text) > 1}
-        begin = "|".join(map(re.escape, sorted(texts))) or "(?!)"
-        self._begin = re.compile(f"(?={begin}).", re.DOTALL)
-
-    def pieces(self, text: str) -> list[str]:
-        """Break a text of the world; the pieces together are the text, and none has a special token."""
-        starts = [0, *(match.end() for match in self._begin.finditer(text))]
-        return [text[start:stop] for start, stop in zip(starts, [*starts[1:], len(text)], strict=True)]
-
-    def mark(self, messages: Sequence[Mapping[str, Any]], *others: Any) -> tuple[list[dict[str, Any]], str]:
-        """Mark the breaks in messages of the world; those of the policy and of the trainer stay as they are.
-
-        Returns:
-            The messages, and the mark, which occurs in them and in `others` at breaks only: `rendered.split(mark)` are
-            the pieces.
-        """
-        mark = _absent(_MARK, messages, others)
-        copies = [{**message} for message in messages]
-        for message in copies:
-            if message["role"] not in ("system", "assistant"):
-                message["content"] = self._marked(message["content"], mark)
-        return copies, mark
-
-    def _marked(self, content: Content, mark: str) -> Content:
-        if isinstance(content, str):
-            return mark.join(self.pieces(content))
-        return [{**one, "text": self._marked(one["text"], mark)} if one["type"] == "text" else one for one in content]
+def _is_answer(message: Message) -> bool:
+    return bool(message["role"] == "tool")
 
 
-def _absent(mark: str, *texts: Any) -> str:
-    """Lengthen a mark until it occurs in none of the texts."""
-    while mark in str(texts):
-        mark += "x"
-    return mark
+def _in_parts(message: Message) -> Message:
+    """Write the content of a message as parts; MiniMax-M1 has the name of a tool in the part that it answers."""
+    content = message["content"]
+    named = {"name": message["name"]} if "name" in message else {}
+    return {**message, "content": [{"type": "text", "text": content, **named}] if isinstance(content, str) else content}
 
 
 def _template_of(source: Any) -> Any:

@@ -371,7 +371,12 @@ class TextEnv(gymnasium.Env[str, str]):
             known = [schema["function"]["name"] for schema in self.tool_schemas]
             # A name that the policy made up stays out of the template, which would print it as it stands.
             answers: list[Message] = [
-                {"role": "tool", "name": call.name if call.name in known else "error", "content": call.answer}
+                {
+                    "role": "tool",
+                    "name": call.name if call.name in known else "error",
+                    **({"tool_call_id": call.id} if call.id else {}),
+                    "content": call.answer,
+                }
                 for call in reply.tool_calls
             ]
             return cut_to_size(answers, "\n")
@@ -398,7 +403,7 @@ class TextEnv(gymnasium.Env[str, str]):
         if self.inline:
             return sampled, self.renderer.inline_reply(sampled, observation)
         # A truncated episode could go on: its text ends with the generation prompt.
-        return sampled, self.renderer.reply(sampled, answers, final=terminated)
+        return sampled, self.renderer.reply(sampled, answers, final=terminated, tools=self.template_tools)
 
 
 def _plain(messages: Sequence[Mapping[str, Any]]) -> list[Message]:

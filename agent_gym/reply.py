@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_gym.chat import Message, check_content, is_content
 from agent_gym.errors import ConfigError, shown
 from agent_gym.images import Content
+from agent_gym.messages import Message, check_content, is_content
 from agent_gym.tools import ToolCall
 from agent_gym.transcript import Source, kind_of
 

@@ -15,6 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from agent_gym.errors import EnvFailure, one_of, shown
+from agent_gym.formats.thoughts import after_thought as after_thought  # one rule for answers and calls
 
 # A comma belongs to a number only as a thousands separator, otherwise "1,2" would pass for 12.
 # A minus sign before a blank is a dash in "Total - 5", and a sign in "x = - 5" and "the answer is - 5". Behind a letter
@@ -89,11 +90,6 @@ def _as_float(value: Any) -> float:
         return float("nan") if isinstance(plain, (str, bytes)) or getattr(plain, "ndim", 0) > 0 else float(plain)
     except Exception:  # a class of its own may raise anything
         return float("nan")
-
-
-def after_thought(text: str) -> str:
-    """Return what stands behind the last `</think>` of a turn: the whole turn if it has none."""
-    return text.rpartition("</think>")[2]
 
 
 def final_answer(text: str) -> str | None:

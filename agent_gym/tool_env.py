@@ -25,8 +25,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from agent_gym.call_format import for_model, said
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described, shown, whole_number
+from agent_gym.formats.native import NativeParser
 from agent_gym.function_tools import as_tools
 from agent_gym.rewards import (
     answer_format,
@@ -62,7 +64,8 @@ class ToolEnv(TextEnv):
     Args:
         tasks: see `TextEnv`.
         tools: what the policy may call: typed functions with a docstring (see `agent_gym.tool`), or `Tool`s.
-        parser: the wire format of calls; Hermes/Qwen JSON by default.
+        parser: the wire format of calls; by default that of the tokenizer's chat template (`ChatRenderer.call_format`),
+            and Hermes/Qwen JSON without a tokenizer.
         max_calls_per_turn: calls beyond this many in one turn do not run; one error in their place says so.
         **kwargs: see `TextEnv`.
 
@@ -72,6 +75,9 @@ class ToolEnv(TextEnv):
 
     explains_tools: bool = True
     """Whether the system prompt describes the tools where the chat template does not."""
+
+    spoken: NativeParser | None = None
+    """The parser of the model's calls where an agent stands between the model and the environment."""
 
     def __init__(
         self,
@@ -88,9 +94,10 @@ class ToolEnv(TextEnv):
         if len(self.tools) != len(tools):
             raise ConfigError(f"two tools share a name: {[one.name for one in tools]}")
         self.max_calls_per_turn = whole_number("max_calls_per_turn", max_calls_per_turn, 1)
-        self.parser = parser or HermesParser()
-        self.stop = self.parser.stop
+        self._given_parser, self._hermes = parser, HermesParser()
+        self._model_parser: NativeParser | None = None
         self.tool_schemas = [one.schema for one in tools]
+        self.stop = self.parser.stop
 
     def answer(self, text: str) -> Reply:
         """Handle a turn that calls no tool."""
@@ -100,10 +107,26 @@ class ToolEnv(TextEnv):
         """Return raw process-reward terms for one turn of calls; none by default."""
         return {}
 
+    @property
+    def parser(self) -> Parser:
+        """The wire format of calls: what was given, or else what the model's chat template writes."""
+        unseen = self.spoken or self._hermes
+        model = unseen if self.renderer is None else self.renderer.call_format.parser
+        if model is not self._model_parser:  # an environment may get its renderer, or another one, later
+            self._model_parser = model
+            self._parser = for_model(self._given_parser, model, self.tool_schemas)
+        return self._parser
+
+    @property
+    def _in_template(self) -> bool:
+        """Whether the chat template describes the tools, in the format that is read."""
+        return self.parser.in_templates and (self.renderer is None or self.renderer.call_format.fits(self.parser))
+
     def opening_system_prompt(self) -> str:
         """Add a description of the tools where the chat template would not show them, or in another format."""
-        shown = self.parser.in_templates and (self.renderer is None or self.renderer.renders_tools)
-        if shown or not self.tools or not self.explains_tools:
+        if self.tools and self.renderer is not None:
+            self.renderer.call_format.say()
+        if self._in_template or not self.tools or not self.explains_tools:
             return self.system_prompt
         return "\n\n".join(filter(None, [self.system_prompt, self.parser.instructions(self.tool_schemas)]))
 
@@ -123,14 +146,14 @@ class ToolEnv(TextEnv):
 
     @property
     def template_tools(self) -> list[dict[str, Any]]:
-        """None for a format that no template asks for: the policy has to read of one format only."""
-        return self.tool_schemas if self.parser.in_templates else []
+        """None where the template would ask for another format: the policy has to read of one format only."""
+        return self.tool_schemas if self._in_template else []
 
     def respond(self, action: str) -> Reply:
         """Run the calls of a turn, or take it as the answer if there are none."""
         calls = self.parser.parse(action) if self.tools else []
         if not calls:
-            reply = self.answer(action)
+            reply = self.answer(said(self.parser, action))
             if not isinstance(reply, Reply):
                 name = type(self).__name__
                 raise ConfigError(f"{name}.answer returned {shown(reply)}; it must return an agent_gym.Reply")

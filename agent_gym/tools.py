@@ -1,4 +1,4 @@
-"""Tools: a name, a description, a JSON schema, and something to call; and what a wire format of calls is (`Parser`).
+"""Tools: a name, a description, a JSON schema, and something to call. The calls of a policy are in formats/calls.py.
 
 `tool` makes one from a typed function (function_tools.py). Pydantic is imported with the first tool, since it takes a
 third of `import agent_gym`.
@@ -6,126 +6,28 @@ third of `import agent_gym`.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
-from agent_gym.chat import copied
+from agent_gym.formats.calls import Parser, ToolCall, ToolSchema, Turn
+from agent_gym.formats.json_calls import FirstCallParser, HermesParser
 
-ToolSchema = Mapping[str, Any]
-"""An OpenAI-style function schema: {"type": "function", "function": {"name", "description", "parameters"}}."""
-
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-_MAX_DEPTH = 30  # of an argument
-_NOT_JSON = (ValueError, TypeError)  # TypeError: text that has no UTF-8
-
-
-@dataclass(slots=True)
-class ToolCall:
-    """One call as the policy wrote it and, once it ran, its result."""
-
-    name: str  # of the tool
-    arguments: dict[str, Any] = field(default_factory=dict)
-    error: str | None = None  # why it cannot run, if it cannot
-    answer: str = ""  # what the policy reads of it; an environment may shorten or extend the tool's text
-    failed: bool = False  # whether it failed, through the policy's fault
-    seconds: float = 0.0  # how long it took; calls of one turn run together, and each is charged its share
-    offered: bool = False  # whether the policy was shown the tool, where that differs from turn to turn
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """The entry of the call in `info["tool_calls"]` and in trajectories, with a copy of the arguments."""
-        arguments = copied(self.arguments)
-        offered = {"offered": True} if self.offered else {}
-        return {"name": self.name, "arguments": arguments, "error": self.failed, "seconds": self.seconds, **offered}
-
-
-class Parser(Protocol):
-    """A wire format of tool calls: `HermesParser`, and those of agent_gym/formats.
-
-    A broken call is not dropped: it becomes a `ToolCall` with an `error`, in its place, and the environment answers it.
-    """
-
-    stop: tuple[str, ...]
-    """Strings after which generation may stop because a turn is complete; usually empty."""
-    in_templates: bool
-    """Whether a chat template that is given tools asks for this format; else the system prompt has to."""
-
-    def parse(self, text: str) -> list[ToolCall]:
-        """Return the calls of one turn in order; an empty list means that the turn calls nothing."""
-
-    def render(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Write a call as the policy would."""
-
-    def instructions(self, tools: Sequence[ToolSchema]) -> str:
-        """Describe tools and format for a system prompt."""
-
-
-class HermesParser:
-    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen2.5 and Qwen3."""
-
-    stop: tuple[str, ...] = ()
-    in_templates = True
-
-    def __init__(self) -> None:
-        # Three times as fast as Python's reader; not imported above, since many commands parse nothing.
-        from pydantic_core import from_json
-
-        self._from_json = from_json
-
-    def parse(self, text: str) -> list[ToolCall]:
-        calls: list[ToolCall] = []
-        closed = text.split(_CLOSE)
-        rest = closed.pop()
-        for part in closed:
-            _, opened, body = part.partition(_OPEN)
-            if opened:
-                calls.append(self._parse_body(body))
-        if _OPEN in rest:
-            calls.append(ToolCall("", error=f"the tool call is not closed by {_CLOSE}"))
-        return calls
-
-    def _parse_body(self, body: str) -> ToolCall:
-        try:
-            call = self._from_json(body, allow_inf_nan=False)
-        except _NOT_JSON:
-            return ToolCall("", error=f"the tool call is not valid JSON: {_problem(body)}")
-        if not isinstance(call, dict) or not isinstance(name := call.get("name"), str):
-            return ToolCall("", error='a tool call is a JSON object with "name" and "arguments"')
-        arguments = call.get("arguments", {})
-        if not isinstance(arguments, dict):
-            try:
-                arguments = self._from_json(arguments, allow_inf_nan=False)  # some models quote them once more
-            except _NOT_JSON:
-                arguments = None
-            if not isinstance(arguments, dict):
-                return ToolCall(name, error='"arguments" must be a JSON object')
-        for value in arguments.values():
-            if not isinstance(value, str) and (problem := _unfit(value)):
-                return ToolCall(name, error=f"the tool call is not valid JSON: {problem}")
-        return ToolCall(name, arguments)
-
-    def render(self, name: str, arguments: Mapping[str, Any]) -> str:
-        body = json.dumps({"name": name, "arguments": dict(arguments)}, ensure_ascii=False)
-        return f"<tool_call>\n{body}\n</tool_call>"
-
-    def instructions(self, tools: Sequence[ToolSchema]) -> str:
-        listing = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
-        example = '<tool_call>\n{"name": <tool name>, "arguments": <arguments as a JSON object>}\n</tool_call>'
-        return f"You may call these tools:\n{listing}\n\nWrite each call as:\n{example}"
-
-
-class FirstCallParser(HermesParser):
-    """Of several calls the first one counts."""
-
-    def __init__(self, stop: tuple[str, ...] = ()) -> None:
-        super().__init__()
-        self.stop = stop
-
-    def parse(self, text: str) -> list[ToolCall]:
-        return super().parse(text)[:1]
+__all__ = [
+    "FirstCallParser",
+    "FunctionTool",
+    "HermesParser",
+    "Parser",
+    "TextTool",
+    "Tool",
+    "ToolCall",
+    "ToolResult",
+    "ToolSchema",
+    "Turn",
+    "failed_calls",
+    "same_text",
+    "tool",
+]
 
 
 @dataclass(slots=True)
@@ -214,34 +116,6 @@ def failed_calls(turns: Iterable[tuple[Sequence[Mapping[str, Any]], str | None]]
 def same_text(text: str) -> str:
     """Return a query or title in the form that is compared: case and spaces do not matter."""
     return " ".join(text.casefold().split())
-
-
-def _unfit(value: Any) -> str | None:
-    """Name what would break a file or pipe later: the reader takes infinite numbers and nesting too deep for pickle."""
-    level = [value]
-    for _ in range(_MAX_DEPTH + 1):  # the last one for what stands in the innermost brackets
-        if any(isinstance(node, float) and math.isinf(node) for node in level):
-            return "a number is too large"
-        nodes = [node for node in level if isinstance(node, dict | list)]
-        level = [child for node in nodes for child in (node.values() if isinstance(node, dict) else node)]
-        if not level:
-            return None
-    return f"nested more than {_MAX_DEPTH} deep"
-
-
-def _problem(text: str, limit: int = 80) -> str:
-    """Explain why a text is no JSON, in the words of Python's reader, which models and people know better."""
-
-    def refuse(name: str) -> None:
-        raise ValueError(f"{name} is not a JSON number")
-
-    try:
-        json.loads(text, parse_constant=refuse)
-    except (ValueError, RecursionError) as error:  # RecursionError: ten thousand nested brackets
-        problem = str(error) or type(error).__name__
-        return problem if len(problem) <= limit else problem[:limit] + "..."
-    # Python takes both of these, and the reader above neither.
-    return "nested too deeply" if text.count("[") + text.count("{") > _MAX_DEPTH else "half of a surrogate pair"
 
 
 # At the end, since a tool of a function is a `Tool`.

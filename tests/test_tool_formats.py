@@ -20,7 +20,9 @@ from tiny import make_tiny_tokenizer  # noqa: E402 - needs transformers
 TEMPLATE = (
     "{%- if tools %}{{- 'ASK IN JSON FOR: ' + tools[0].function.name }}{%- endif %}"
     "{%- for message in messages %}"
-    "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{%- endfor %}"
+    "{{- '<|im_start|>' + message.role + '\\n' + message.content }}"
+    "{%- for call in message.tool_calls %}{{- '<tool_call>' + call.function | tojson + '</tool_call>' }}{%- endfor %}"
+    "{{- '<|im_end|>\\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
 )
 

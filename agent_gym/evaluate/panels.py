@@ -20,6 +20,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from agent_gym.call_format import families
 from agent_gym.errors import ConfigError, writing
 from agent_gym.images import Image
 from agent_gym.public import public
@@ -196,9 +197,13 @@ def played_panel(episodes: Sequence[Episode]) -> Panel:
 
 def _plain(env: Any, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     parser = getattr(env, "parser", None)
-    added = parser.instructions(env.tool_schemas) if parser and parser.in_templates and env.tool_schemas else ""
     first, *rest = messages
-    if not added or first["role"] != "system" or not first["content"].endswith(added):
+    if not (parser and parser.in_templates and env.tool_schemas) or first["role"] != "system":
+        return messages
+    # In the form of the environment's parser, or in that of the model that played.
+    described = (one.instructions(env.tool_schemas) for one in (parser, *families()))
+    added = next(filter(first["content"].endswith, described), "")
+    if not added:
         return messages
     content = first["content"].removesuffix(added).removesuffix("\n\n")
     return [{**first, "content": content}, *rest] if content else rest

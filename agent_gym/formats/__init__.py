@@ -1,1 +1,1 @@
-"""Wire formats of tool calls other than the default JSON: tags, ReAct, and code blocks; each is a `tools.Parser`."""
+"""Wire formats of tool calls: the families of models (families.py), tags, ReAct, code blocks; each a `calls.Parser`."""

@@ -24,9 +24,10 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
-from agent_gym.tools import HermesParser, ToolCall, ToolSchema
+from agent_gym.tools import HermesParser, Parser, ToolCall, ToolSchema
 
 _OPEN, _CLOSE, _CALL = "<code>", "</code>", "<tool_call>"
 _PYTHON = re.compile(r"^[ \t]*```[ \t]*(?:python3?|py)[ \t]*$", re.IGNORECASE | re.MULTILINE)
@@ -50,8 +51,20 @@ class CodeParser:
         self.stop: tuple[str, ...] = (_CLOSE,) if blocks else ()
         self.in_templates = not blocks
         self._hermes = HermesParser()
+        self._model: Parser = self._hermes
+        self.family = ""
+
+    def around(self, model: Parser) -> Parser:
+        """Return a parser that reads and writes calls as `model` does, where they are not written as blocks."""
+        if self.blocks:
+            return self
+        made = copy(self)
+        made._model, made.family = model, getattr(model, "family", "")
+        return made
 
     def parse(self, text: str) -> list[ToolCall]:
+        if not isinstance(self._model, HermesParser) and (calls := self._model.parse(text)):
+            return calls
         return self._hermes.parse(text) if _calls(text) else self._parse_block(text)
 
     def _parse_block(self, text: str) -> list[ToolCall]:
@@ -69,11 +82,15 @@ class CodeParser:
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
         if self.blocks and name == self.tool and self.argument in arguments:
             return f"{_OPEN}\n```python\n{arguments[self.argument]}\n```\n{_CLOSE}"
-        return self._hermes.render(name, arguments)
+        return self._model.render(name, arguments)
+
+    def render_calls(self, calls: Sequence[ToolCall]) -> str:
+        """Write the calls of one turn as the policy would."""
+        return "\n".join(self.render(call.name, call.arguments) for call in calls)
 
     def instructions(self, tools: Sequence[ToolSchema]) -> str:
         if not self.blocks:
-            return self._hermes.instructions(tools)
+            return self._model.instructions(tools)
         example = self.render(self.tool, {self.argument: "print(6 * 7)"})
         return (
             f"You may run Python programs. Write each as\n{example}\nand stop there. What it printed follows as\n"

@@ -20,6 +20,7 @@ from agent_gym.gateway.exchange import (
     stop_strings,
     text_call,
     token_limit,
+    tool_message,
 )
 from agent_gym.untrusted import NONE
 
@@ -89,9 +90,9 @@ def _messages(role: str, blocks: list[dict[str, Any]]) -> Iterator[Message]:
     uses = [block for block in blocks if block["type"] == "tool_use"]
     words = [block for block in blocks if block not in results and block not in uses]
     for block in results:
-        yield {"role": "tool", "content": result_text(block.get("content"))}
+        yield tool_message(result_text(block.get("content")), block.get("tool_use_id"))
     if words or uses:
-        calls = {"calls": [text_call(block["name"], block["input"]) for block in uses]} if uses else {}
+        calls = {"calls": [text_call(block["name"], block["input"], block.get("id")) for block in uses]} if uses else {}
         yield {"role": role, "content": plain_text(words), **calls}
 
 

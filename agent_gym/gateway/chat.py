@@ -24,6 +24,7 @@ from agent_gym.gateway.exchange import (
     stop_strings,
     text_call,
     token_limit,
+    tool_message,
 )
 from agent_gym.untrusted import NONE
 
@@ -63,10 +64,12 @@ def read_message(message: Mapping[str, Any]) -> Message:
     """Read a message in the form of chat completions."""
     if message["role"] not in ROLES:
         raise Refused(400, f"role is {message['role']!r:.80}; allowed: {', '.join(ROLES)}")
-    words = result_text if message["role"] == "tool" else plain_text
-    made: Message = {"role": ROLES[message["role"]], "content": words(message.get("content"))}
+    if message["role"] == "tool":
+        return tool_message(result_text(message.get("content")), message.get("tool_call_id"))
+    made: Message = {"role": ROLES[message["role"]], "content": plain_text(message.get("content"))}
     if calls := message.get("tool_calls"):
-        made["calls"] = [text_call(call["function"]["name"], call["function"]["arguments"]) for call in calls]
+        functions = [(call["function"], call.get("id")) for call in calls]
+        made["calls"] = [text_call(function["name"], function["arguments"], number) for function, number in functions]
     return made
 
 

@@ -17,14 +17,38 @@ from agent_gym.chat import ChatRenderer, Message, copied, text_of
 from agent_gym.data import load_splits
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described, shown
+from agent_gym.formats.json_calls import HermesParser
+from agent_gym.formats.native import NativeParser
 from agent_gym.gateway import thing_at
 from agent_gym.gateway.agents import FunctionAgent, Output, ProgramAgent
-from agent_gym.gateway.exchange import PARSER, Answer, Refused, split_turn
+from agent_gym.gateway.exchange import HERMES, Answer, Refused, split_turn
 from agent_gym.gateway.history import History
 from agent_gym.gateway.server import Act, Ended, Exchange, Session, shared_gateway
 from agent_gym.registry import make
-from agent_gym.tools import ToolCall
+from agent_gym.tool_env import ToolEnv
+from agent_gym.tools import ToolCall, ToolSchema, Turn
 from agent_gym.transcript import Sampled
+
+
+class Either(HermesParser):
+    """Reads calls in the policy's own form, and those in Hermes' form, as agents write them that act in a world."""
+
+    def __init__(self, model: NativeParser) -> None:
+        super().__init__()
+        self._model, self.family = model, model.family
+
+    def for_tools(self, tools: Sequence[ToolSchema]) -> Either:
+        return Either(self._model.for_tools(tools))
+
+    def parse(self, text: str) -> list[ToolCall]:
+        return self._model.parse(text) or super().parse(text)
+
+    def split(self, text: str, prefill: str = "") -> Turn:
+        turn = self._model.split(text, prefill)
+        return turn if turn.calls else super().split(text, prefill)
+
+    def render_calls(self, calls: Sequence[ToolCall], before: int = 0) -> str:
+        return self._model.render_calls(calls, before)
 
 
 class AgentEnv(TextEnv):
@@ -106,7 +130,7 @@ class AgentEnv(TextEnv):
         if not (self.renderer is None or isinstance(self.renderer, ChatRenderer)):
             raise ConfigError("agents have threads or processes of their own: leave env_processes at 0")
         self.leave()
-        self._history, self._solved = History(), False
+        self._history, self._solved = History(self.parser), False
         self._paid = self._process = 0.0  # by the world since the last turn: all of it, and what of it judges the way
         self._world_over = self._world_cut = False
         self._told: dict[str, float] = {}  # the numbers for the log of the world's last step
@@ -170,7 +194,8 @@ class AgentEnv(TextEnv):
         ended = bool(ids) and ids[-1] in self.renderer.eos_token_ids
         cut = not ended and stop is None
         tokens = [self.renderer.decode_action([i]) for i in ids]
-        parts = split_turn(text, self._exchange.asked, self.renderer.prefill)
+        prefill = self.renderer.prefill_at(self._messages)
+        parts = split_turn(text, self._exchange.asked, prefill, self.parser)
         return Answer(*parts, cut, self._prompt, ids, logprobs, tokens, stop)
 
     def _listen(self) -> Ended | None:
@@ -203,10 +228,12 @@ class AgentEnv(TextEnv):
         messages, self._news = self._history.recognise(asked.messages), self._history.news(asked.messages)
         self.tool_schemas, self.stop = asked.tools, asked.stop
         self._limits = {"stop": [*asked.stop], "max_tokens": asked.max_tokens}
+        if asked.tools and self.renderer is not None:
+            self.renderer.call_format.say()
         if asked.tools and not self.template_tools:
             # The template would not show the tools, so that the system prompt has to.
             first = messages[0] if messages[0]["role"] == "system" else {"role": "system", "content": ""}
-            content = "\n\n".join(filter(None, [first["content"], PARSER.instructions(asked.tools)]))
+            content = "\n\n".join(filter(None, [first["content"], self.parser.instructions(asked.tools)]))
             messages = [{**first, "content": content}, *messages[messages[0] is first :]]
         if self.renderer is not None:
             self._prompt = self.renderer.conversation(messages, self.template_tools)
@@ -214,7 +241,12 @@ class AgentEnv(TextEnv):
 
     @property
     def template_tools(self) -> list[dict[str, Any]]:
-        return self.tool_schemas if self.renderer is None or self.renderer.renders_tools else []
+        return self.tool_schemas if self.renderer is None or self.renderer.call_format.in_template else []
+
+    @property
+    def parser(self) -> NativeParser:
+        """The wire format in which the policy writes calls."""
+        return (HERMES if self.renderer is None else self.renderer.call_format.parser).for_tools(self.tool_schemas)
 
     def situation(self) -> list[Message]:
         return self._messages
@@ -262,6 +294,8 @@ class AgentEnv(TextEnv):
 
     def _begin_world(self, task: Any, session: Session) -> dict[str, Any]:
         assert self._world is not None
+        if self.renderer is not None and isinstance(world := self._world.unwrapped, ToolEnv):
+            world.spoken = Either(self.renderer.call_format.parser)
         _, info = self._world.reset(seed=int(self.np_random.integers(1 << 31)), options={"task": task})
         question = text_of(info["messages"][-1]["content"])
         return {"messages": info["messages"], "tools": info["tools"], "question": question, "step": session.act}

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 from agent_gym.chat import Message
 from agent_gym.errors import shown
-from agent_gym.tools import HermesParser
+from agent_gym.formats.json_calls import HermesParser
+from agent_gym.formats.native import NativeParser
+from agent_gym.formats.thoughts import after_thought, split_thought
 from agent_gym.untrusted import check_depth, misfit
 
-PARSER = HermesParser()
-"""The wire format of tool calls, which the chat templates of Qwen and Hermes ask for."""
-_THINK, _THOUGHT = "<think>", "</think>"
+HERMES = HermesParser()
+"""The wire format of tool calls where there is no chat template that says another."""
 
 
 class Refused(Exception):
@@ -31,10 +32,11 @@ class Refused(Exception):
 
 
 class Call(NamedTuple):
-    """A tool call; its arguments are a JSON text."""
+    """A tool call; its arguments are a JSON text, its id what the policy or the client wrote."""
 
     name: str
     arguments: str
+    id: str = ""
 
 
 @dataclass(slots=True)
@@ -90,24 +92,27 @@ class Protocol(NamedTuple):
     error: Callable[[int, str], dict[str, Any]]
 
 
-def split_turn(text: str, asked: Asked, prefill: str = "") -> tuple[str, list[Call], str]:
+def split_turn(
+    text: str, asked: Asked, prefill: str = "", parser: NativeParser = HERMES
+) -> tuple[str, list[Call], str]:
     """Read a sampled turn as clients see it: its content, its tool calls, its thoughts.
 
-    What stands before `</think>` are thoughts, if the turn, or the `prefill` of the template, began with `<think>`.
-    Calls are read where the client offered tools; if one is broken, all of the text is content, as the policy wrote it.
-    The content ends in front of the first stop string.
+    `prefill` is the end of the prompt, which may have begun a thought. Calls are read where the client offered tools;
+    if one is broken, all of the text behind the thoughts is content, as the policy wrote it. The content ends in front
+    of the first stop string.
     """
-    thought = ""
-    if (prefill + text).lstrip().startswith(_THINK) and _THOUGHT in text:
-        thought, _, text = text.partition(_THOUGHT)
-        thought = thought.lstrip().removeprefix(_THINK)
-    ends = [text.find(word) for word in asked.stop if word in text]
-    text = text[: min(ends)] if ends else text
-    calls = PARSER.parse(text) if asked.tools else []
-    if not calls or any(call.error for call in calls):
-        return text, [], thought
-    content = text.partition("<tool_call>")[0].strip()
-    return content, [Call(call.name, json.dumps(call.arguments)) for call in calls], thought
+    behind = after_thought(text)
+    ends = [behind.find(word) for word in asked.stop if word in behind]
+    text = text[: len(text) - len(behind) + min(ends)] if ends else text
+    turn = parser.split(text, prefill)
+    rest, thought, missing = split_thought(text, prefill)
+    if missing is not None:  # the turn was cut in its thought
+        return text, [], ""
+    if not turn.calls:
+        return rest if rest.strip() == turn.content else turn.content, [], turn.thought
+    if not asked.tools or any(call.error for call in turn.calls):
+        return rest, [], thought
+    return turn.content, [Call(one.name, json.dumps(one.arguments), one.id or "") for one in turn.calls], turn.thought
 
 
 def check_shape(body: Any, shape: Any) -> None:
@@ -151,11 +156,18 @@ def _is_part(part: Any) -> bool:
     return isinstance(part, Mapping) and isinstance(part.get("type"), str)
 
 
-def text_call(name: Any, arguments: Any) -> Call:
-    """Read a call that a client sends back."""
+def text_call(name: Any, arguments: Any, number: Any = None) -> Call:
+    """Read a call that a client sends back, with its id."""
     if not isinstance(name, str) or not name:
         raise Refused(400, f"the name of a tool call is {name!r:.80}; it must be a text")
-    return Call(name, arguments if isinstance(arguments, str) else json.dumps(arguments))
+    arguments = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return Call(name, arguments, number if isinstance(number, str) else "")
+
+
+def tool_message(content: str, number: Any) -> Message:
+    """Make the message of a tool that answered the call with this id."""
+    named = {"tool_call_id": number} if isinstance(number, str) and number else {}
+    return {"role": "tool", "content": content, **named}
 
 
 def function_schema(name: Any, description: Any, parameters: Any) -> dict[str, Any]:

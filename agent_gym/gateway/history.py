@@ -13,13 +13,17 @@ from contextlib import suppress
 from typing import Any
 
 from agent_gym.chat import Message
-from agent_gym.gateway.exchange import PARSER, Answer, Call
+from agent_gym.formats.native import NativeParser
+from agent_gym.gateway.exchange import HERMES, Answer, Call
+from agent_gym.tools import ToolCall
 
 
 class History:
     """The turns of one episode."""
 
-    def __init__(self) -> None:
+    def __init__(self, parser: NativeParser = HERMES) -> None:
+        self._parser = parser  # of the form in which the policy writes calls
+        self._calls: dict[str, Call] = {}  # as the policy wrote them, by the id that the client knows
         # By the conversation before it and by the turn, and by the turn alone: the newest of those that look alike.
         self._turns: dict[Hashable, Sequence[int]] = {}
         self._answered: set[int] = set()  # the conversations that were answered, with the answer
@@ -34,19 +38,28 @@ class History:
             for form in (_form(one), _form(one, exact=True)):
                 self._turns[before, form] = self._turns[form] = answer.token_ids
             self._answered.add(hash((before, _form(one))))
+        self._calls |= zip(answer.call_ids, answer.calls, strict=True)
 
     def recognise(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages as the renderer takes them: turns of the policy with `token_ids`, calls as text."""
+        """Return the messages as the renderer takes them: turns of the policy with `token_ids`, calls as text.
+
+        Others' turns are "foreign", and answers of tools get the name and the id of the call, as the policy wrote it.
+        """
         made: list[Message] = []
+        calls: dict[str, Call] = {}  # that the policy did not write
         before = None
         for message in messages:
             exact, form = _form(message, exact=True), _form(message)
-            one: Message = {"role": message["role"], "content": as_text(message)}
+            one: Message = {"role": message["role"], "content": self.as_text(message)}
+            calls |= {call.id: call for call in message.get("calls", ())}
+            if message["role"] == "tool" and (number := message.get("tool_call_id")):
+                call = self._calls.get(number) or calls.get(number)
+                one |= {"name": call.name, "tool_call_id": call.id or number} if call else {"tool_call_id": number}
             if message["role"] == "assistant":
                 found = [
                     self._turns[key] for key in ((before, exact), (before, form), exact, form) if key in self._turns
                 ]
-                one |= {"token_ids": found[0]} if found else {}
+                one |= {"token_ids": found[0]} if found else {"foreign": True}
             before = hash((before, form))
             made.append(one)
         return made
@@ -57,13 +70,13 @@ class History:
         for number, one in enumerate(messages, 1):
             before = hash((before, _form(one)))
             known = number if before in self._answered else known
-        return [{"role": one["role"], "content": as_text(one)} for one in messages[known:]]
+        return [{"role": one["role"], "content": self.as_text(one)} for one in messages[known:]]
 
-
-def as_text(message: Message) -> str:
-    """Write a message with its calls as one text, in the form in which the policy writes calls."""
-    calls = [PARSER.render(call.name, _arguments(call)) for call in message.get("calls", ())]
-    return "\n".join(filter(None, [message["content"], *calls]))
+    def as_text(self, message: Message) -> str:
+        """Write a message with its calls as one text, in the form in which the policy writes calls."""
+        calls = [ToolCall(call.name, _arguments(call), id=call.id or None) for call in message.get("calls", ())]
+        written = self._parser.render_calls(calls) if calls else ""
+        return "\n".join(filter(None, [message["content"], written]))
 
 
 def _form(message: Message, *, exact: bool = False) -> Hashable:

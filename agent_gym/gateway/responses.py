@@ -22,6 +22,7 @@ from agent_gym.gateway.exchange import (
     sse,
     text_call,
     token_limit,
+    tool_message,
 )
 from agent_gym.untrusted import NONE
 
@@ -59,9 +60,9 @@ def _add(messages: list[Message], item: Mapping[str, Any]) -> None:
     if kind == "function_call":
         if not going_on:
             messages.append({"role": "assistant", "content": ""})
-        messages[-1].setdefault("calls", []).append(text_call(item["name"], item["arguments"]))
+        messages[-1].setdefault("calls", []).append(text_call(item["name"], item["arguments"], item.get("call_id")))
     elif kind == "function_call_output":
-        messages.append({"role": "tool", "content": result_text(item["output"])})
+        messages.append(tool_message(result_text(item["output"]), item.get("call_id")))
     elif kind == "message":
         message = read_message(item)
         if message["role"] == "assistant" and going_on and not messages[-1].get("calls"):

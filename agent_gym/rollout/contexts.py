@@ -225,7 +225,7 @@ def _ask(episode: Episode, renderer: ChatRenderer, budget: Budget) -> AskSummary
     def render(messages: list[Message]) -> list[int]:
         if _env(episode, "inline"):
             return renderer.inline_reply(sampled, "\n".join(message["content"] for message in messages))
-        return renderer.reply(sampled, messages)
+        return renderer.reply(sampled, messages, tools=_env(episode, "template_tools"))
 
     ids = render([*answers[:-1], {**last, "content": "\n\n".join(filter(None, [last["content"], REQUEST]))}])
     if step.stop + len(ids) + _turn_room(budget) > budget.max_tokens:

@@ -25,6 +25,7 @@ from typing import Any
 
 import gymnasium
 
+from agent_gym.call_format import CallFormat
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, EnvFailure, described
 from agent_gym.registry import check_env_id
@@ -56,7 +57,8 @@ class EnvProcesses:
     def make(self, env_id: str, env_kwargs: Mapping[str, Any]) -> RemoteEnv:
         """Make an environment in the process that has the fewest; `ConfigError` if it cannot be made there."""
         check_env_id(env_id)
-        facts = self._renderer.observation_role, self._renderer.prefill, self._renderer.renders_tools
+        one = self._renderer
+        facts = one.observation_role, one.prefill, one.renders_tools, one.call_format
         request = gymnasium.registry[env_id.rpartition(":")[2]], env_id, dict(env_kwargs), facts
         try:
             pickle.dumps(request)
@@ -198,11 +200,11 @@ class _Process:
 
 
 class RemoteRenderer:
-    """The renderer as an environment here sees it: three facts, and four calls that the process that plays answers."""
+    """The renderer as an environment here sees it: four facts, and four calls that the process that plays answers."""
 
-    def __init__(self, connection: Connection, facts: tuple[str, str, bool]) -> None:
+    def __init__(self, connection: Connection, facts: tuple[str, str, bool, CallFormat]) -> None:
         self._connection = connection
-        self.observation_role, self.prefill, self.renders_tools = facts
+        self.observation_role, self.prefill, self.renders_tools, self.call_format = facts
 
     def __getattr__(self, name: str) -> Any:
         if name not in ("prompt", "reply", "inline_reply", "encode_action"):

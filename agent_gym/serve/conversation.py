@@ -267,7 +267,7 @@ class Conversation:
             step.observation = "\n".join(str(message["content"]) for message in world)
             sampled = row.token_ids[step.start :]
             if not (self._tools.inline and self._answers) or sampled[-1] in renderer.eos_token_ids:
-                ids = renderer.reply(sampled, world) if world else []
+                ids = renderer.reply(sampled, world, tools=self._tools.template_tools) if world else []
             else:
                 ids = renderer.inline_reply(sampled, self._answers[0]["content"])
                 # The person does not speak inside of the policy's turn, so that it is closed first.

@@ -20,7 +20,7 @@ from agent_gym.formats.tags import TagParser
 from agent_gym.protocols import takes_protocol
 from agent_gym.rewards import after_thought
 from agent_gym.tool_env import ToolEnv
-from agent_gym.tools import HermesParser, Parser, TextTool, ToolCall, ToolResult
+from agent_gym.tools import Parser, TextTool, ToolCall, ToolResult
 
 STYLES = ("default", "searching", "guessing", "direct")
 ENGINES = ("native", "textworld")
@@ -293,8 +293,8 @@ class PlainParser:
 
 
 # Form of commands to the name of the tool, the parser that finds its calls, and the rule in the system prompt.
-_FORMS: dict[str, tuple[str, Parser, str]] = {
-    "tool": ("env_step", HermesParser(), "Give exactly one command per turn, by a call of env_step."),
+_FORMS: dict[str, tuple[str, Parser | None, str]] = {
+    "tool": ("env_step", None, "Give exactly one command per turn, by a call of env_step."),
     "tags": ("action", TagParser({"action": ARGUMENT}), "Think, then give exactly one command per turn."),
     "text": (
         "env_step",

@@ -6,6 +6,7 @@ import functools
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -278,8 +279,18 @@ class ActionParser:
     def __init__(self, form: str) -> None:
         self._as_tool = one_of("commands", form, PROMPTS) == "tool"
         self.in_templates = self._as_tool
-        self._calls, self._actions = HermesParser(), ReActParser(ARGUMENTS, finish=None)
+        self._calls: Parser = HermesParser()
+        self.family = ""
+        self._actions = ReActParser(ARGUMENTS, finish=None)
         self.stop: tuple[str, ...] = () if self._as_tool else self._actions.stop
+
+    def around(self, model: Parser) -> Parser:
+        """Return a parser that reads calls as `model` does, and the actions too."""
+        if not self._as_tool:
+            return self
+        made = copy(self)
+        made._calls, made.family = model, getattr(model, "family", "")
+        return made
 
     def parse(self, text: str) -> list[ToolCall]:
         """Return the calls of a turn in order, broken ones with their error; without calls, its actions."""
