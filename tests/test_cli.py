@@ -206,7 +206,7 @@ def test_eval_plays_the_data_there_is(tmp_path: Path, capsys: Any) -> None:
     assert main(evaluate(folder, "--split", "valid_unseen")) == 0
     assert ": 1 task" in capsys.readouterr().out
     asked = complaint(capsys, *evaluate(folder))
-    assert "'test'; AgentR1/GSM8K-v0 has: valid_unseen, validation; choose one by" in asked
+    assert "'test'; AgentR1/GSM8K-v0 has: validation, valid_unseen; choose one by" in asked
     assert main(evaluate(one, "--json")) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["settings"]["split"] == "train" and content["results"][0]["tasks"] == 1

@@ -20,7 +20,7 @@ from process_tools import until
 from rollout_tools import check_episode, counting, roll, scripted
 from toy_envs import SlowWriter
 
-from agent_gym import Reply, RolloutError, ToolEnv, ToolResult, tool
+from agent_gym import EnvFailure, Reply, RolloutError, ToolEnv, ToolResult, tool
 from agent_gym.rollout import Budget, EpisodeSpec, Rollout, Runner
 from agent_gym.rollout.env_threads import EnvThread, Line
 from agent_gym.vector import SlotFailure, TextVectorEnv
@@ -61,7 +61,7 @@ class ThreadBoundEnv(ToolEnv):
         """Look the number up."""
         self.log("step")
         if self.crash == self.task:
-            raise RuntimeError("crashed")
+            raise EnvFailure("crashed")
         try:
             return str(self.db.execute("select n from numbers").fetchone()[0])
         except sqlite3.Error as error:

@@ -45,6 +45,14 @@ def test_updates_begin_above_the_frozen_layers(
         for number in (0, -1):
             layers[number].mlp.register_forward_hook(lambda *_, n=number: passes.__setitem__(n, passes[n] + 1))
         batches = batches_of(trainer)
+        lay_out, begun = trainer._lay_out, list[int]()
+
+        def count_from_here(episodes: Any) -> Any:
+            if not begun:
+                passes[:] = begun[:] = [0, 0]  # without the passes that compare the model with itself
+            return lay_out(episodes)
+
+        monkeypatch.setattr(trainer, "_lay_out", count_from_here)
         trainer.train()
         assert all(("below" in batch) == bool(trainer.frozen) for batch in batches)
         return trainer, passes

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from agent_gym.errors import ConfigError
+from agent_gym.policies.base import ScriptedPolicy
 from agent_gym.policies.ranks import gather_items
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.trainers.losses import engine_ratio, mismatch_kl
@@ -68,6 +69,8 @@ class Agreement:
         Raises:
             ConfigError: which names the numbers, what may cause them, and the cure.
         """
+        if isinstance(self._trainer.scheduler.policy, ScriptedPolicy):  # which has no logprobs of its own
+            self._settled = True
         if self._settled or "sampling/kl" not in found:
             return
         self._settled = True

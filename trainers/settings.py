@@ -224,9 +224,6 @@ class AgentSettings:
         None,
         "What only the teacher reads, at the end of the task: {gold} is the gold answer, {plan} the expert's turns.",
     )
-    teacher_dtype: Literal["auto", "float32", "bfloat16"] = _teacher(
-        "auto", "Type of the weights of a teacher that is loaded here; auto as they are stored."
-    )
     sft_coef: float = _teacher(
         0.0, "Factor of the SFT loss on episodes of the environment's expert, beside RL; 0 for none.", 0
     )
@@ -300,7 +297,7 @@ class AgentSettings:
 
     def _check_teacher(self) -> None:
         """Find settings of a teacher without one, and hints with places that nothing fills."""
-        own = ("teacher_coef", "reward_coef", "teacher_gamma", "teacher_hint", "teacher_dtype")
+        own = ("teacher_coef", "reward_coef", "teacher_gamma", "teacher_hint")
         defaults = {one.name: one.default for one in fields(self)}
         given = [name for name in own if getattr(self, name) != defaults[name]]
         if self.teacher is None and given:

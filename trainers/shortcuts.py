@@ -30,7 +30,7 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
 from agent_gym.errors import ConfigError
-from agent_gym.trainers.batch import BY_ROWS, tokens_of
+from agent_gym.trainers.batch import BY_ROWS, RowImages, tokens_of
 
 _MOST = 2**28
 """Numbers that are kept of a rollout: 1 GiB of float32."""
@@ -330,11 +330,14 @@ def random_scores(
     device, critic = trainer.accelerator.device, None if model is trainer.model_wrapped else False
     ids, places = torch.stack(rows), torch.arange(len(rows[0]))
     attended = places < lengths[:, None]
-    batch = {"input_ids": ids, "attention_mask": attended.long(), "action_mask": attended & (places >= first)}
+    sampled = attended & (places >= first)
+    columns = {"input_ids": ids, "attention_mask": attended.long(), "action_mask": sampled}
+    batch: dict[str, Any] = {name: value.to(device) for name, value in columns.items()}
+    if trainer.vision is not None:  # a token that is an image's has no image here
+        batch["read_ids"] = torch.tensor([trainer.vision.readable(row.tolist(), ()) for row in ids], device=device)
+        batch["images"] = RowImages([()] * len(rows))
     with reading(model, training=training):
-        scores = trainer._forward(
-            model, {name: value.to(device) for name, value in batch.items()}, critic=critic, **inputs
-        )
+        scores = trainer._forward(model, batch, critic=critic, **inputs)
     if "output_router_logits" in inputs and scores.aux_loss is None:
         raise ValueError("its output has none")
     parts = [scores.logps] if scores.values is None else [scores.logps, scores.values]

@@ -90,7 +90,7 @@ class Teacher:
 
     def _load(self, name: str) -> Any:
         trainer = self._trainer
-        options = {"dtype": trainer.args.teacher_dtype, "trust_remote_code": trainer.args.trust_remote_code}
+        options = {"dtype": "auto", "trust_remote_code": trainer.args.trust_remote_code}
         try:
             model, encoder = load_whole(name, **options), load_encoder(name)
         except (OSError, ValueError) as error:
