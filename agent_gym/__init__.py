@@ -6,8 +6,8 @@
 Importing this package registers the ids with Gymnasium and imports nothing heavy: no torch, no transformers.
 """
 
+import _signal as signal  # type: ignore[import-not-found]  # built in; signal.py takes milliseconds, and Ctrl-C may come
 import os
-import signal
 import sys
 
 _COMMAND = os.path.basename((sys.argv or [""])[0]) == "agent-gym" or sys.orig_argv[1:3] == ["-m", "agent_gym"]

@@ -72,10 +72,16 @@ class Openings:
         schemas = [{**one, "function": {**one["function"], "name": name, "description": name}} for one, name in offered]
         marked = [{**one, "content": _replaced(one["content"], mark)} for one, mark in said]
         text = self._render(marked, tools=schemas or None, add_generation_prompt=True)
-        lost = [one["role"] for one, mark in said if mark not in text and one["content"]]
+        # A message with images is checked by their number (images.py), with a cure of its own.
+        words = [(one, mark) for one, mark in said if one["content"] and not _shows_images(one["content"])]
+        lost = [one["role"] for one, mark in words if mark not in text]
         if self._prints_tools:
             lost += [f"the tool {one['function']['name']}" for one, name in offered if name not in text]
         return lost
+
+
+def _shows_images(content: Content) -> bool:
+    return not isinstance(content, str) and any(part["type"] == "image" for part in content)
 
 
 def _kinds(content: Content) -> Hashable:

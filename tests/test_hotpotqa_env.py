@@ -203,7 +203,7 @@ def test_an_index_in_a_folder_is_opened_with_its_corpus(tmp_path: Path) -> None:
     + [{**TASK, "context": []}, {**TASK, "context": None}, {**TASK, "supporting_facts": [["Tobila", "0"]]}],
 )
 def test_a_task_of_another_shape_is_named(task: Any) -> None:
-    with pytest.raises(ConfigError, match="context|'In which.*' has no answer; leave such rows"):
+    with pytest.raises(ConfigError, match="context|names no answer|no column 'answer'|columns question, answer"):
         make().reset(options={"task": task})
 
 

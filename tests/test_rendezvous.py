@@ -76,7 +76,12 @@ def test_ctrl_c_during_imports_is_at_most_one_line(delay: float):
 
 def test_a_closed_terminal_ends_a_command_as_sigterm_does():
     command = [sys.executable, "-m", "agent_gym", "play", "GSM8K"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+    def attached() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever started the tests
+
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, preexec_fn=attached, **pipes) as process:
         assert process.stdout.read(1)
         process.send_signal(signal.SIGHUP)
         assert process.wait(30) == -signal.SIGTERM

@@ -180,7 +180,7 @@ def test_the_examples_are_settings_of_a_run(path: Path, tmp_path: Path, monkeypa
     command = path.read_text().partition(" --config")[0].split()[-1]
     folder = str(tmp_path / "out")
     given = ["--env_kwargs", "{}", "--output_dir", folder, "--report_to", "none", "--train_tasks", "640"]
-    monkeypatch.setattr("agent_gym.cli.engine.model_source", lambda model: model)  # smollm2 need not be prepared
+    monkeypatch.setattr("agent_gym.models.model_source", lambda model: model)  # smollm2 need not be prepared
     assert main([command, "--config", str(path), *given, "--dry_run"]) == 0
     text = capsys.readouterr().out
     settings, wanted = yaml.safe_load(text), yaml.safe_load(path.read_text())
