@@ -207,15 +207,15 @@ def write_whole(path: str | Path, text: str) -> None:
     Raises:
         AgentGymError: as `writing`.
     """
-    path = Path(path)
-    aside = path.with_name(f"{path.name}.{os.getpid()}.part")
+    path, target = Path(path), Path(path).resolve()  # a link stays a link, to wherever it leads
+    aside = target.with_name(f"{target.name}.{os.getpid()}.part")
     with writing(path):
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")
             return
         try:
             aside.write_text(text, encoding="utf-8")
-            aside.replace(path.resolve())
+            aside.replace(target)
         except BaseException:
             aside.unlink(missing_ok=True)
             raise

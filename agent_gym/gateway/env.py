@@ -59,7 +59,7 @@ class AgentEnv(TextEnv):
     tools, what it keeps of the conversation, how many conversations there are.
 
     ## Action
-    The answer to a request of the agent. Tool calls are read in Hermes' form where the request offers tools.
+    The answer to a request of the agent. Tool calls are read in the policy's own form where the request offers tools.
 
     ## Reward
     `reward` (weight 1): what `reward(task, result, transcript)` returns, where the result is what the agent returned
