@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ pytest.importorskip("trl")
 from agent_gym.cli.main import main
 from agent_gym.cli.parser import json_object, read_settings
 from agent_gym.cli.view import RunPage, write_page
-from agent_gym.errors import AgentGymError
+from agent_gym.errors import AgentGymError, write_whole
 from agent_gym.evaluate.panels import read_panel
 from agent_gym.untrusted import MAX_DEPTH, harmless
 
@@ -238,6 +239,16 @@ def test_names_from_files_do_not_steer_the_terminal(
     main([*words, *(["."] if len(words) == 1 else [])])
     captured = capsys.readouterr()
     assert captured.out and "\x1b" not in captured.out + captured.err and "\x9b" not in captured.out + captured.err
+
+
+def test_a_page_is_written_through_a_link_to_another_file_system(tmp_path: Path) -> None:
+    place = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=place) as elsewhere:
+        link = tmp_path / "page.html"
+        link.symlink_to(Path(elsewhere, "page.html"))
+        write_whole(link, "text")
+        assert link.is_symlink() and Path(elsewhere, "page.html").read_text() == "text"
+        assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
 def test_errors_show_names_without_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
