@@ -94,8 +94,8 @@ def test_rows_of_recipes_are_taken_from_runs(tmp_path: Path) -> None:
         (tmp_path / f"seed_{seed}").mkdir()
         (tmp_path / f"seed_{seed}" / "results.json").write_text(json.dumps(run))
     recipe = run_path(str(ROOT / "benchmarks" / "baselines.py"))["recipe"]
-    title = "Somebody else in the episode: `agent-gym speedrun --preset bargain`, `--preset support`"
-    assert recipe(str(tmp_path), "bargain", "Somebody else") == (
+    title = "Presets: `agent-gym speedrun --preset NAME --seed N`"
+    assert recipe(str(tmp_path), "bargain", "Presets") == (
         "AgentR1/Bargain-v0",
         [
             ["bargain", "tiny model, imitation", "65.6, 50.0", "29.0, 25.0", "323", "0, 1", title],
@@ -103,7 +103,7 @@ def test_rows_of_recipes_are_taken_from_runs(tmp_path: Path) -> None:
         ],
     )
     for preset, section, words in (
-        ("maze", "Somebody", "trains on AgentR1/VisualMaze-v0"),
+        ("maze", "Presets", "trains on AgentR1/VisualMaze-v0"),
         ("bargain", "x", "a heading of"),
     ):
         with pytest.raises(ConfigError, match=words):
