@@ -30,7 +30,7 @@ case ${1:-} in
     "$bin/ruff" check . || failed=1
     "$bin/mypy" || failed=1
     "$bin/lint-imports" --no-logo || failed=1
-    "$bin/shellcheck" ./*.sh benchmarks/*.sh tests/*.sh examples/cluster/*.sh .ci/run || failed=1
+    "$bin/shellcheck" ./*.sh benchmarks/*.sh tests/*.sh examples/cluster/*.sh .ci/run .ci/commit-msg || failed=1
     exit "$failed"
     ;;
   --slow)
