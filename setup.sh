@@ -50,6 +50,7 @@ main() {
     install_base "$extras"
     echo "$build $vllm $inputs" >"$venv/.base-stamp"
   else
+    pip uninstall -y agent-gym >>"$venv/setup.log" 2>&1  # the distribution's old name
     step "test and lint tools" pip install --no-compile -c constraints.txt -e ".[$extras]" || pip_failed
   fi
   if [[ $dev_due == yes ]]; then
@@ -116,6 +117,7 @@ create_venv() {
 install_base() {
   # torch goes first and alone: what comes after it then cannot pull in another build.
   step "torch" install_torch || pip_failed
+  pip uninstall -y agent-gym >>"$venv/setup.log" 2>&1  # the distribution's old name
   if [[ $vllm == yes ]] && ! install_vllm "$1"; then
     vllm=no
     echo "  note: vLLM cannot be installed here (see $venv/setup.log). Rollouts will go through transformers,"
@@ -139,7 +141,7 @@ import sys, urllib.request
 urllib.request.urlopen(sys.argv[1], timeout=5)'; then
     index=(--extra-index-url "$pytorch_cpu_index")
   fi
-  pip install --no-compile "${index[@]}" "$(grep -m1 -o 'torch==[^"]*' pyproject.toml)"
+  pip install --no-compile "${index[@]}" "$(grep -m1 '^torch==' constraints.txt)"
 }
 
 install_vllm() {

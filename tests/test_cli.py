@@ -56,7 +56,7 @@ def test_help_explains_every_flag_and_loads_no_training_stack() -> None:
 
 def test_training_without_trl_names_the_extra(monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setitem(sys.modules, "trl", None)
-    assert "pip install 'agent-gym[train]'" in complaint(capsys, "grpo", ENV_ID)
+    assert "pip install 'agentic-gym[train]'" in complaint(capsys, "grpo", ENV_ID)
 
 
 def test_a_mistake_is_one_line_without_a_traceback() -> None:

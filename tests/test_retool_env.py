@@ -302,5 +302,5 @@ def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         importlib.util, "find_spec", lambda name, *rest: None if name == "math_verify" else find(name, *rest)
     )
     monkeypatch.setitem(sys.modules, "math_verify", None)
-    with pytest.raises(ConfigError, match=r"math_verify.*agent-gym\[math\]"):
+    with pytest.raises(ConfigError, match=r"math_verify.*agentic-gym\[math\]"):
         make()

@@ -113,7 +113,7 @@ def test_no_queries_and_wrong_arguments(engine, monkeypatch):
         with pytest.raises(ConfigError, match="holds a word"):
             BM25Retriever(documents)
     monkeypatch.setitem(sys.modules, "bm25s", None)
-    with pytest.raises(ConfigError, match=r"pip install 'agent-gym\[search\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'agentic-gym\[search\]'"):
         BM25Retriever(DOCUMENTS)
 
 

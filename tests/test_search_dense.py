@@ -230,7 +230,7 @@ def test_files_that_are_not_of_one_build(folder, tmp_path):
 
 def test_a_missing_faiss_is_named_with_its_extra(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(ConfigError, match=r"'faiss'.*agent-gym\[search\]"):
+    with pytest.raises(ConfigError, match=r"'faiss'.*agentic-gym\[search\]"):
         DenseRetriever(DOCUMENTS, folder, HashEncoder())
     heavy = {"torch", "faiss", "FlagEmbedding", "sentence_transformers", "transformers", "bm25s", "Stemmer", "numba"}
     code = f"import sys, agent_gym.search, agent_gym.cli.serve; print(*sys.modules.keys() & {heavy | {'pyarrow'}})"

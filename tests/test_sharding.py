@@ -1,8 +1,8 @@
 """Layouts over two processes (DDP, FSDP2, ZeRO): what they train, save and resume is what one process would have.
 
 Compared are the weights themselves. Logprobs would not do: an adapter that is left out changes them by less than the
-rounding of an engine, as long as learning rates are small. DeepSpeed is an extra (pip install 'agent-gym[deepspeed]'),
-and compiles a small extension on first use.
+rounding of an engine, as long as learning rates are small. DeepSpeed is an extra (agentic-gym[deepspeed]), and
+compiles a small extension on first use.
 """
 
 from __future__ import annotations

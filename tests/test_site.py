@@ -22,7 +22,7 @@ GENERATOR = ROOT / "docs" / "generator"
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("material", reason="pip install 'agent-gym[docs]'")
+    pytest.importorskip("material", reason="pip install 'agentic-gym[docs]'")
     pytest.importorskip("trl", reason="the settings of the trainers are part of it")
     folder = tmp_path_factory.mktemp("site")
     # Material announces its successor in the middle of the output otherwise.

@@ -23,6 +23,7 @@ from agent_gym.cli.new_rows import dealt, read_splits
 from agent_gym.cli.new_tools import Brought, brought, copy_files, load, made_up_rows, tried
 from agent_gym.cli.parser import COLUMNS_HELP, Parser, columns
 from agent_gym.errors import ConfigError, writing
+from agent_gym.installed import DISTRIBUTION
 from agent_gym.tools import Tool
 
 # Template to where it goes in the new folder.
@@ -66,7 +67,12 @@ def new(argv: Sequence[str]) -> int:
     env_id = f"{arguments.namespace}/{camel}-v0"
     title, dashed = name.replace("_", " ").capitalize(), name.replace("_", "-")
     words = {"name": name, "camel": camel, "dashed": dashed, "title": title, "env_id": env_id}
-    words |= {"summary": "find a number in three guesses", "tools": "()", "data": "drawn from the seed"}
+    words |= {
+        "distribution": DISTRIBUTION,
+        "summary": "find a number in three guesses",
+        "tools": "()",
+        "data": "drawn from the seed",
+    }
     found, opened = load(Path(arguments.tools)) if arguments.tools else ({}, [])
     along = brought(Path(arguments.tools), opened) if found else None
     if arguments.data:

