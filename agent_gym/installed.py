@@ -40,8 +40,10 @@ def other_versions(*extras: str) -> Iterator[str]:
 
     The ranges are those of the metadata: the contract tests hold for their ends (see `.github/workflows/ci.yml`).
     """
-    from packaging.requirements import Requirement  # transformers and vLLM bring it: environments alone do not ask
-
+    try:
+        from packaging.requirements import Requirement  # of the extra `train`
+    except ModuleNotFoundError:  # the import that follows says how to install it
+        return
     try:
         lines = requires(DISTRIBUTION) or ()
     except PackageNotFoundError:  # a clone that is only on the path
