@@ -40,6 +40,7 @@ class Played:
     group: int = 0
     terminated: bool = True
     baseline: float = 0.0
+    success: bool = False
 
     @property
     def n_tokens(self) -> int:
@@ -73,6 +74,7 @@ def pack(episodes: list[Played], extra_steps: int = 0, extra_tokens: int = 0) ->
         values=values,
         anchors=anchors,
         baselines=torch.tensor([e.baseline for e in episodes], dtype=torch.float64),
+        successes=torch.tensor([e.success for e in episodes], dtype=torch.bool),
         running_means={},
     )
 
@@ -108,7 +110,7 @@ def batches(draw: st.DrawFn, min_episodes: int = 1) -> list[Played]:
     for lengths in sizes:
         steps = [Step(*some(2), some(length), some(length), int(random.integers(3))) for length in lengths]
         ended = bool(random.integers(2))
-        episodes.append(Played(tuple(steps), int(random.integers(3)) * 7 - 5, ended, *some()))
+        episodes.append(Played(tuple(steps), int(random.integers(3)) * 7 - 5, ended, *some(), bool(random.integers(2))))
     return episodes
 
 

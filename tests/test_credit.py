@@ -51,6 +51,7 @@ def make_episode(number: int, rng: random.Random, *, split: float = 0.3) -> Trai
         outcome=[rng.choice([0.0, 0.0, 1.0, rng.random()]) for _ in range(n_steps)],
         process=[rng.choice([0.0, 0.2, -0.1]) for _ in range(n_steps)],
         anchors=[0, *(rng.randint(1, 2) for _ in range(n_steps - 1))],
+        success=rng.random() < 0.5,
     )
 
 

@@ -29,7 +29,7 @@ MISTAKES = {
     "learning_rate is -1e-5; it must be 0 or more": ["gsm8k", *GIVEN, "--learning_rate", "-1e-5"],
     "critic_learning_rate is -2.0; it must be at least 0": ["gsm8k", *GIVEN, "--critic_learning_rate=-2"],
     "max_staleness is -1; it must be at least 0": ["gsm8k", *GIVEN, "--max_staleness", "-1"],
-    "loss_type is 'nope'; allowed: clip, cispo": ["gsm8k", *GIVEN, "--loss_type", "nope"],
+    "loss_type is 'nope'; allowed: clip, cispo, reinforce": ["gsm8k", *GIVEN, "--loss_type", "nope"],
     "gamma is 2.0; it must be from 0 to 1": ["gsm8k", *GIVEN, "--gamma", "2"],
     "env_kwargs: expected a JSON object": ["gsm8k", *GIVEN, "--env_kwargs", "[1]"],
     "cannot write /proc/o1: No such file or directory (/proc/": ["gsm8k", *GIVEN, "--output_dir", "/proc/o1"],

@@ -56,6 +56,7 @@ RUNS: dict[str, dict[str, Any]] = {
         **TWICE, "gradient_accumulation_steps": 4, "steps_per_generation": 2, "per_device_train_batch_size": 4,
     },
     "cispo": {**TWICE, "loss_type": "cispo", "epsilon_high": 5.0, "entropy_coef": 0.05},
+    "raft": {**TWICE, "advantage_estimator": "raft"},
     "sequence": {**TWICE, "importance_sampling_level": "sequence", "loss_normalization": "sequence", "delta": 2.0},
     # Few tokens of the budget are used, so that the gradient is small.
     "constant": {

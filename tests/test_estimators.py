@@ -124,7 +124,8 @@ def test_small_batches_are_finite_and_keep_their_shape(name: str, credit: Credit
             estimate = get_estimator(name).estimate(experience, credit)
             for found in (estimate.advantages, estimate.returns):
                 assert found is None or (found.shape == experience.step_of.shape and found.isfinite().all())
-            if case == "no rewards" or (case == "equal" and credit.whiten and name not in ("remax", "rae")):
+            compares = name not in ("remax", "rae", "reinforce")
+            if case == "no rewards" or (case == "equal" and credit.whiten and compares):
                 assert not estimate.advantages.any()
 
 
@@ -136,6 +137,7 @@ def test_an_estimator_needs_what_it_declares(name: str) -> None:
         "baselines": estimator.needs_baseline,
         "anchors": name == "gigpo",
         "running_means": name == "rae",
+        "successes": name in ("raft", "raft_pp"),
     }
     for field, needed in needs.items():
         lacking = replace(pack([Played((Step(),))]), **{field: None})
@@ -144,8 +146,14 @@ def test_an_estimator_needs_what_it_declares(name: str) -> None:
                 estimator.estimate(lacking, credit)
         else:
             estimator.estimate(lacking, credit)
-    alone = estimator.estimate(pack([Played((Step(outcome=1.0), Step(anchor=1)))]), replace(credit, whiten=False))
+    lonely = pack([Played((Step(outcome=1.0), Step(anchor=1)), success=True)])
+    alone = estimator.estimate(lonely, replace(credit, whiten=False))
     assert estimator.needs_groups == (not alone.advantages.any())
+    # What does not read rewards gives the same for any.
+    one = Played((Step(outcome=1.0, process=0.5, penalties=(0.25,)),), success=True)
+    paid = estimator.estimate(pack([one]), replace(credit, whiten=False)).advantages
+    unpaid = estimator.estimate(pack([replace(one, steps=(Step(),))]), replace(credit, whiten=False)).advantages
+    assert estimator.reads_rewards == (not torch.equal(paid, unpaid)) or estimator.needs_groups
 
 
 def test_an_unknown_name_is_named_with_what_is_allowed() -> None:
@@ -203,6 +211,39 @@ def test_groups_with_nothing_to_compare_get_exactly_zero(name: str, value: float
     experience = pack([Played((Step(outcome=value),), group) for group in (0, 0, 0, 1, 2, 2, 2, 2, 2, 2, 2)])
     for scale in SCALES:
         assert not get_estimator(name).estimate(experience, Credit(scale=scale)).advantages.any()
+
+
+# What compares nothing.
+
+
+@settings(max_examples=300)
+@given(batches(), CREDITS)
+def test_raft_imitates_successes_and_nothing_else(episodes: list[Played], credit: Credit) -> None:
+    expected = [[1.0 if episode.success else 0.0] * episode.n_tokens for episode in episodes]
+    for name in ("raft", "raft_pp"):
+        estimate = get_estimator(name).estimate(pack(episodes), credit)
+        same(numbers(episodes, estimate.advantages), expected, 0.0)
+        assert estimate.returns is None and estimate.value_mask is None
+    assert (get_estimator("raft").loss, get_estimator("raft_pp").loss) == ("reinforce", None)
+
+
+@settings(max_examples=300)
+@given(batches(), CREDITS)
+def test_reinforce_is_the_plain_return(episodes: list[Played], credit: Credit) -> None:
+    estimate = get_estimator("reinforce").estimate(pack(episodes), credit)
+    expected = []
+    for rewards in map(reward_of_tokens, episodes):
+        n = len(rewards)
+        expected.append([sum(credit.gamma ** (s - t) * rewards[s] for s in range(t, n)) for t in range(n)])
+    same(numbers(episodes, estimate.advantages), expected)
+
+
+def test_centring_is_all_that_grpo_adds_to_raft_where_success_is_the_reward() -> None:
+    episodes = [Played((Step(outcome=float(won)),), group, success=won) for group in (0, 1) for won in (True, False)]
+    raft = get_estimator("raft_pp").estimate(pack(episodes), Credit()).advantages
+    dr_grpo = get_estimator("dr_grpo").estimate(pack(episodes), Credit()).advantages
+    assert torch.equal(dr_grpo, raft - 0.5)
+    assert torch.equal(get_estimator("reinforce").estimate(pack(episodes), Credit()).advantages, raft)
 
 
 # REINFORCE++ and whitening.

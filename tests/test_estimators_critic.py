@@ -93,6 +93,26 @@ def test_step_gae_is_its_oracle(episodes: list[Played], credit: Credit) -> None:
     assert torch.equal(estimate.value_mask, experience.first_token_mask)
 
 
+@settings(max_examples=300)
+@given(batches(), CREDITS)
+def test_pspo_gives_the_credit_of_steps_and_trains_the_critic_at_all_their_tokens(
+    episodes: list[Played], credit: Credit
+) -> None:
+    experience = pack(episodes)
+    estimate = get_estimator("pspo").estimate(experience, credit)
+    levels = [over_steps(episode, credit) for episode in episodes]
+    every_step = [a for better, _, _ in levels for a in better]
+    votes = iter(whitened(every_step) if credit.whiten else every_step)
+    advantages, targets = [], []
+    for episode, (_, of_steps, _) in zip(episodes, levels, strict=True):
+        advantages.append([a for tokens in acting(episode) for a in [next(votes)] * len(tokens)])
+        pairs = zip(acting(episode), of_steps, strict=True)
+        targets.append([target for tokens, target in pairs for _ in tokens])
+    same(numbers(episodes, estimate.advantages), advantages, 1e-6)
+    same(numbers(episodes, estimate.returns), targets)
+    assert torch.equal(estimate.value_mask, experience.token_mask)
+
+
 @settings(max_examples=500)
 @given(st.integers(1, 4), st.integers(0, 10), st.integers(0, 2**32 - 1), DISCOUNTS, DISCOUNTS)
 def test_masked_moments_do_not_exist(n: int, t: int, seed: int, gamma: float, lam: float) -> None:

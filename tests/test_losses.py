@@ -22,6 +22,7 @@ from agent_gym.trainers.losses import (  # noqa: E402
     mismatch_kl,
     overlong_penalty,
     probability_ratio,
+    reinforce_loss,
     value_loss,
 )
 from agent_gym.trainers.settings import AgentSettings, choices  # noqa: E402
@@ -52,6 +53,14 @@ def test_a_clipped_token_has_no_gradient_and_cispo_keeps_one_for_every_token() -
     assert torch.allclose(gradients[0], torch.tensor([[-0.5, -1.1, 0.0, 0.0, 1.1, 0.0]]))
     assert torch.allclose(gradients[1], torch.tensor([[-0.5, -1.1, -2.0, 0.5, 1.1, 3.0]]))
     assert found.high.tolist() == [[False] * 5 + [True]]
+
+
+def test_reinforce_has_the_gradient_of_the_likelihood_wherever_the_policy_has_gone() -> None:
+    logps = torch.log(RATIOS).requires_grad_()
+    ratio = probability_ratio(logps, torch.zeros(1, 6), torch.zeros(1, 6, dtype=torch.long))
+    found = reinforce_loss(ratio, logps, ADVANTAGES)
+    found.loss.sum().backward()
+    assert torch.equal(logps.grad, -ADVANTAGES) and not found.low.any() and not found.high.any()
 
 
 def test_the_ratio_of_a_step_is_the_geometric_mean_of_its_tokens() -> None:

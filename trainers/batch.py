@@ -113,6 +113,7 @@ class TrainingEpisode:
     trained: bool = True  # whether its tokens are in the loss; the others count for the credit of their group only
     greedy: bool = False  # whether it is the greedy episode of its task, a baseline
     source: int = 0  # number of its environment, see `source_number`
+    success: bool = False  # whether the task was solved
     hint: Hint | None = None
 
     @property
@@ -160,6 +161,7 @@ def training_episode(episode: Episode, number: int) -> TrainingEpisode:
         process=process,
         anchors=anchors,
         source=source_number(episode.spec),
+        success=episode.success,
     )
 
 

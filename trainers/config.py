@@ -20,6 +20,7 @@ from agent_gym.trainers.common import check_precision, check_warmup, choose_metr
 from agent_gym.trainers.estimators import SCALES, Credit, Estimator, get_estimator
 from agent_gym.trainers.selection import TurnCurriculum
 from agent_gym.trainers.settings import AgentSettings, CriticSettings
+from agent_gym.trainers.unread import check_read
 
 _BY_REASON = {
     "Rollouts sample the full distribution, because the loss scores the full distribution": (
@@ -28,7 +29,7 @@ _BY_REASON = {
     "The entropy bonus is constant: entropy_coef": (
         "use_adaptive_entropy entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target"
     ),
-    "loss_type is clip or cispo": (
+    "loss_type is clip, cispo or reinforce": (
         "sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg"
     ),
     "The loss is computed here, as a weighted sum over tokens that can be cut into micro-batches anywhere": (
@@ -180,6 +181,7 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
                 f"epsilon_high is {self.epsilon_high}; with loss_type 'cispo' it is the largest importance weight and "
                 "must be above 1, for example 5.0"
             )
+        check_read(self)
         if self.delta is not None and self.delta <= 1.0 + (self.epsilon_high or self.epsilon):
             raise ConfigError(f"delta is {self.delta}; the dual clip must lie above 1 + epsilon_high, for example 3.0")
         self._check_layout()
@@ -262,6 +264,11 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
     @property
     def estimator(self) -> Estimator:
         return get_estimator(self.advantage_estimator)
+
+    @property
+    def policy_loss(self) -> str:
+        """The loss of a token: that of the estimator, if it has one of its own, else `loss_type`."""
+        return self.estimator.loss or self.loss_type
 
     @property
     def credit(self) -> Credit:

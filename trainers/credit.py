@@ -53,6 +53,7 @@ class Experience:
     # (N,) number of each episode's environment, None where there is one: what is scaled by the batch is scaled by the
     # episodes of the same environment.
     sources: torch.Tensor | None = None
+    successes: torch.Tensor | None = None  # (N,) True where the episode solved its task (RAFT)
     # What episodes of each source earned so far, by its number as a text, as JSON has keys; `rae` updates it.
     running_means: dict[str, float] | None = None
 
@@ -221,6 +222,7 @@ def experience(episodes: Sequence[TrainingEpisode], timeline: Timeline, **known:
         groups=torch.tensor([episode.group for episode in episodes], dtype=torch.long),
         anchors=stack([episode.anchors for episode in episodes], torch.long),
         sources=torch.tensor([episode.source for episode in episodes], dtype=torch.long),
+        successes=torch.tensor([episode.success for episode in episodes], dtype=torch.bool),
         **{"penalty": torch.zeros(timeline.mask.shape, dtype=torch.float64), **known},  # type: ignore[arg-type]
     )
 

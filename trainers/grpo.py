@@ -138,7 +138,7 @@ class AgentGRPOTrainer(RowTrainer):
         if self.has_critic and not args.estimator.needs_critic:
             raise ConfigError(
                 f"advantage_estimator {args.advantage_estimator!r} makes no use of a critic: use AgentGRPOTrainer, or "
-                "one of gae, step_gae, bilevel_gae"
+                "one of gae, step_gae, bilevel_gae, pspo"
             )
         args.check_staleness()
         check_noise(args)

@@ -99,6 +99,16 @@ def cispo_loss(ratio: torch.Tensor, logps: torch.Tensor, advantages: torch.Tenso
     return PolicyLoss(-weight * advantages * logps, torch.zeros_like(ratio, dtype=torch.bool), ratio > cap)
 
 
+def reinforce_loss(ratio: torch.Tensor, logps: torch.Tensor, advantages: torch.Tensor) -> PolicyLoss:
+    """REINFORCE: -A log p (Williams, Machine Learning 8, 1992), and with A of 1 or 0 the likelihood loss of RAFT.
+
+    No ratio weighs a token, so that later updates on a rollout are those of supervised learning on it. All are (B, T);
+    `ratio` tells the shape alone: nothing is clipped.
+    """
+    nowhere = torch.zeros_like(ratio, dtype=torch.bool)
+    return PolicyLoss(-advantages * logps, nowhere, nowhere)
+
+
 def logprobs_and_entropy(
     logits: torch.Tensor, labels: torch.Tensor, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:

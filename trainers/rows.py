@@ -36,6 +36,7 @@ from agent_gym.trainers.losses import (
     kl_estimate,
     logprobs_and_entropy,
     probability_ratio,
+    reinforce_loss,
 )
 from agent_gym.trainers.metrics import UpdateMeter
 from agent_gym.trainers.noise import quiet, silence
@@ -291,7 +292,9 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         if self._engine_scores:  # where it has none, the ratio is 1
             old_logps = torch.where(inputs["engine_logps"].isfinite(), inputs["engine_logps"], old_logps)
         ratio = probability_ratio(scores.logps, old_logps, inputs["step_of"], args.importance_sampling_level)
-        if args.loss_type == "cispo":
+        if args.policy_loss == "reinforce":
+            policy = reinforce_loss(ratio, scores.logps, inputs["advantages"])
+        elif args.policy_loss == "cispo":
             policy = cispo_loss(ratio, scores.logps, inputs["advantages"], self.epsilon_high)
         else:
             policy = clipped_loss(ratio, inputs["advantages"], self.epsilon_low, self.epsilon_high, args.delta)

@@ -45,6 +45,7 @@ from agent_gym.trainers.batch import source_number
 from agent_gym.trainers.continuous import ContinuousRollouts
 from agent_gym.trainers.engine import build_policy, named_weights
 from agent_gym.trainers.selection import informative_groups, keep_groups, keep_variance, tasks_to_draw
+from agent_gym.trainers.unread import check_judged
 
 if TYPE_CHECKING:
     from agent_gym.trainers.grpo import AgentGRPOTrainer
@@ -285,6 +286,7 @@ class RolloutScheduler:
 
 def check_judge(judge: Judge, args: Any) -> None:
     """Find the judge's server; `ConfigError` if it is not there, or compares what no process has together."""
+    check_judged(args)
     if judge.kind.compares:
         if args.num_generations < 2:
             raise ConfigError("the judge compares episodes of a task: num_generations must be 2 or more")

@@ -32,8 +32,8 @@ HINTS = ("gold", "plan")
 """What may stand in braces in `teacher_hint`."""
 
 EstimatorName = Literal[
-    "grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "gigpo", "rae", "gae",
-    "step_gae", "bilevel_gae",
+    "grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "gigpo", "rae", "reinforce",
+    "raft", "raft_pp", "gae", "step_gae", "bilevel_gae", "pspo",
 ]  # fmt: skip
 
 BoundedRatio = Literal[
@@ -167,7 +167,7 @@ class AgentSettings:
         0,
     )
     advantage_estimator: EstimatorName = _credit(
-        "grpo", f"How credit is given: {', '.join(get_args(EstimatorName))}. The last three need a critic."
+        "grpo", f"How credit is given: {', '.join(get_args(EstimatorName))}. The last four need a critic."
     )
     gamma: float = _credit(1.0, "Discount per sampled token.")
     lam: float = _credit(1.0, "Lambda of the GAE over tokens.")
@@ -192,8 +192,8 @@ class AgentSettings:
     overlong_buffer: int = _selection(
         0, "DAPO's soft penalty: tokens before max_turn_tokens in which it rises to 1; 0 for none.", 0
     )
-    loss_type: Literal["clip", "cispo"] = _loss(
-        "clip", "clip (PPO's) or cispo. TRL's dapo is clip with loss_normalization token."
+    loss_type: Literal["clip", "cispo", "reinforce"] = _loss(
+        "clip", "clip (PPO's), cispo, or reinforce (no ratio). TRL's dapo is clip with loss_normalization token."
     )
     loss_normalization: Literal["token", "sequence", "step", "episode", "constant"] = _loss(
         "token",
@@ -320,7 +320,7 @@ class CriticSettings:
     cliprange_value: float | None = _critic(
         0.2, "How far a value may move from the old one within a rollout; None for no limit."
     )
-    advantage_estimator: EstimatorName = _credit("gae", "How credit is given: gae, step_gae or bilevel_gae.")
+    advantage_estimator: EstimatorName = _credit("gae", "How credit is given: gae, step_gae, bilevel_gae or pspo.")
     num_generations: int | None = _credit(1, "Episodes per task. The critic is the comparison, so one is enough.")
 
     def check_settings(self) -> None:

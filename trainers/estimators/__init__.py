@@ -1,7 +1,7 @@
 """Advantage estimators: from what the steps of an episode earned to how much better each token was than expected.
 
-Each is a pure function of an `Experience` (trainers/credit.py): groups.py holds those without a critic, gae.py those
-with one.
+Each is a pure function of an `Experience` (trainers/credit.py): groups.py holds those that
+compare episodes, reinforce.py and imitation.py those that compare nothing, gae.py and pspo.py those with a critic.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.credit import Credit, Estimate, Experience, merge, shape_rewards, with_baselines
-from agent_gym.trainers.estimators import gae, groups
+from agent_gym.trainers.estimators import gae, groups, imitation, pspo, reinforce
 from agent_gym.trainers.estimators.groups import SCALES
 
 __all__ = ["ESTIMATORS", "SCALES", "Credit", "Estimate", "Estimator", "Experience", "assign", "get_estimator"]
@@ -33,6 +33,8 @@ class Estimator(NamedTuple):
     needs_groups: bool = False
     needs_baseline: bool = False
     needs_means: bool = False
+    reads_rewards: bool = True  # False where success alone decides
+    loss: str | None = None  # the `loss_type` that belongs to it; None for the one in the settings
 
 
 ESTIMATORS: dict[str, Estimator] = {
@@ -44,9 +46,13 @@ ESTIMATORS: dict[str, Estimator] = {
     "reinforce_pp_baseline": Estimator(groups.reinforce_pp_baseline, needs_groups=True),
     "gigpo": Estimator(groups.gigpo, needs_groups=True),
     "rae": Estimator(groups.rae, needs_means=True),
+    "reinforce": Estimator(reinforce.reinforce, reads_tokens=True, loss="reinforce"),
+    "raft": Estimator(imitation.raft, reads_rewards=False, loss="reinforce"),
+    "raft_pp": Estimator(imitation.raft, reads_rewards=False),
     "gae": Estimator(gae.estimate_gae, reads_tokens=True, needs_critic=True),
     "step_gae": Estimator(gae.estimate_step_gae, reads_tokens=True, needs_critic=True),
     "bilevel_gae": Estimator(gae.bilevel_gae, reads_tokens=True, needs_critic=True),
+    "pspo": Estimator(pspo.pspo, reads_tokens=True, needs_critic=True),
 }
 """By the name in the settings."""
 

@@ -60,7 +60,7 @@ def gae(
     return advantages, torch.where(mask, advantages + values, 0.0)
 
 
-def _over_steps(experience: Experience, credit: Credit) -> tuple[torch.Tensor, torch.Tensor]:
+def over_steps(experience: Experience, credit: Credit) -> tuple[torch.Tensor, torch.Tensor]:
     """(N, K) advantages and returns of the steps that sampled tokens; a step has the value of its first token."""
     values = experience.to_steps(required(experience.values, "values"))
     rewards, mask = experience.acting_rewards, experience.acting_steps
@@ -80,7 +80,7 @@ def estimate_step_gae(experience: Experience, credit: Credit) -> Estimate:
     All tokens of a step share its advantage, and values are trained only where a step begins. Whitening counts each
     step once; counted by tokens, wordy steps would set the mean for all others.
     """
-    advantages, returns = _over_steps(experience, credit)
+    advantages, returns = over_steps(experience, credit)
     advantages = whitened(advantages, experience.acting_steps, experience, credit)
     first = experience.first_token_mask
     return Estimate(experience.to_tokens(advantages), torch.where(first, experience.to_tokens(returns), 0.0), first)
@@ -98,7 +98,7 @@ def bilevel_gae(experience: Experience, credit: Credit) -> Estimate:
     finds the ends of steps by looking for rewards that are not 0, so steps without a reward melt into the next one.
     """
     values, mask, ends = required(experience.values, "values"), experience.token_mask, experience.last_token_mask
-    _, targets = _over_steps(experience, credit)
+    _, targets = over_steps(experience, credit)
     futures = experience.to_tokens(targets - experience.acting_rewards)
     rewards = experience.token_rewards + torch.where(ends, futures, 0.0)
     walls = torch.where(ends, 0.0, torch.full_like(values, credit.gamma))
