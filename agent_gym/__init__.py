@@ -13,23 +13,24 @@ import sys
 _COMMAND = os.path.basename((sys.argv or [""])[0]) == "agent-gym" or sys.orig_argv[1:3] == ["-m", "agent_gym"]
 if _COMMAND and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     # Ctrl-C during the imports of the command line is one line. cli/main.py restores the handler. A KeyboardInterrupt
-    # would not do: packages with native parts turn it into errors of their own.
+    # would not do: packages with native parts turn it into other errors.
     signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"agent-gym: interrupted\n"), os._exit(130)))
 from pathlib import Path  # noqa: E402 - it takes milliseconds, in which Ctrl-C may come
 
 if __name__ != "agent_gym":
     raise ImportError("this folder is the package 'agent_gym' and no part of it")
-# In a checkout the rooms (envs, trainers, registry, examples) stand next to this package: agent_gym.envs.gsm8k.env is
+# In a checkout the rooms (envs, trainers, registry, examples) lie next to this package: agent_gym.envs.gsm8k.env is
 # envs/gsm8k/env.py, by that path. An installed agent_gym has them inside.
 _ROOT = Path(__file__).parents[1]
 if (_ROOT / "registry" / "names.py").is_file():
     __path__.insert(0, str(_ROOT))
-    for _name in ("benchmarks", "docs", "notebooks", "setup", "tests"):  # what stands there and is no room
+    for _name in ("benchmarks", "docs", "notebooks", "setup", "tests"):  # folders there that are not rooms
         sys.modules[f"agent_gym.{_name}"] = None  # type: ignore[assignment]
 
 from agent_gym.env import Reply, Sampled, TextEnv
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, RolloutError
 from agent_gym.registry import EnvEntry, list_envs, make, register, register_all
+from agent_gym.renamed import RenamedModules
 from agent_gym.spaces import Text
 from agent_gym.tool_env import QuestionEnv, ToolEnv
 from agent_gym.tools import Tool, ToolResult, tool
@@ -60,4 +61,5 @@ __all__ = [
     "tool",
 ]
 
+sys.meta_path.append(RenamedModules())
 register_all()

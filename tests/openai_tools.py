@@ -13,7 +13,7 @@ from rollout_tools import counting
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.policies import Generation, OpenAIPolicy, Request, SamplingParams
-from agent_gym.rollout import Episode, Row
+from agent_gym.rollout import LiveEpisode, Row
 
 
 class Server:
@@ -112,8 +112,8 @@ def delta(text: str | None, finish_reason: str | None = None) -> dict[str, Any]:
     return {"choices": [{"delta": {} if text is None else {"content": text}, "finish_reason": finish_reason}]}
 
 
-def conversation() -> Episode:
-    return Episode(counting(1)[0], rows=[Row()], messages=[{"role": "user", "content": "x"}])
+def conversation() -> LiveEpisode:
+    return LiveEpisode(counting(1)[0], rows=[Row()], messages=[{"role": "user", "content": "x"}])
 
 
 def submit(policy: OpenAIPolicy, *requests: tuple[int, SamplingParams], on_token: Any = None) -> list[Generation]:

@@ -22,7 +22,7 @@ from toy_envs import SlowWriter
 
 from agent_gym import EnvFailure, Reply, RolloutError, ToolEnv, ToolResult, tool
 from agent_gym.rollout import Budget, EpisodeSpec, Rollout, Runner
-from agent_gym.rollout.env_threads import EnvThread, Line
+from agent_gym.rollout.env_threads import ConcurrencyLimit, EnvThread
 from agent_gym.vector import SlotFailure, TextVectorEnv
 
 
@@ -197,7 +197,7 @@ def test_time_that_the_policy_takes_cuts_an_episode_and_fails_no_environment(tok
 def test_a_silent_environment_is_named_on_stderr(
     tokenizer: Any, processes: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("agent_gym.rollout.runner.SILENCE_S", 0.4)
+    monkeypatch.setattr("agent_gym.rollout.runner.SLOW_CALL_S", 0.4)
     waiting = {"how": "hang", "when": 0, "seconds": 1.5, "tasks": (1, 2)}
     specs = [EpisodeSpec("Toy/Broken-v0", waiting, seed=9, index=i) for i in range(4)]
     roll(tokenizer, specs, lambda episode: "stop", env_processes=processes)
@@ -211,13 +211,13 @@ def test_a_silent_environment_is_named_on_stderr(
     both = len({line.split("task ")[1][:7] for line in named}) == 2
     assert named and (processes or both or any("(1 more like it)" in line for line in named))
     assert all("no max_seconds is set" in line for line in named)
-    monkeypatch.setattr("agent_gym.rollout.runner.SILENCE_S", 60.0)
+    monkeypatch.setattr("agent_gym.rollout.runner.SLOW_CALL_S", 60.0)
     roll(tokenizer, specs[1:2], lambda episode: "stop", Budget(max_seconds=30.0))
     assert "answered" not in capsys.readouterr().err
 
 
 def test_a_call_that_is_given_up_before_it_began_never_does() -> None:
-    line, gate, over, done = Line(1), threading.Event(), threading.Semaphore(0), []
+    line, gate, over, done = ConcurrencyLimit(1), threading.Event(), threading.Semaphore(0), []
     first, second = (EnvThread(lambda *_: None, line, f"test-{i}") for i in range(2))  # type: ignore[arg-type,return-value]
 
     def answer(result: Any, error: Any) -> None:

@@ -25,7 +25,7 @@ from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.errors import EnvFailure, RolloutError  # noqa: E402
 from agent_gym.evaluate import episode_values  # noqa: E402
 from agent_gym.policies.base import Generation  # noqa: E402
-from agent_gym.rollout import Budget, Episode, EpisodeSpec, Row, Runner, from_record, to_record  # noqa: E402
+from agent_gym.rollout import Budget, Episode, EpisodeSpec, LiveEpisode, Row, Runner, from_record, to_record  # noqa: E402
 from agent_gym.trainers.batch import WORLD, collate, training_episode  # noqa: E402
 from agent_gym.trainers.export_trajectories import export_trajectories  # noqa: E402
 from agent_gym.trainers.metrics import over_rows  # noqa: E402
@@ -162,7 +162,7 @@ def test_every_reader_has_the_mask_that_the_environment_reported(
 
 
 def test_numbers_follow_the_turns_where_an_earlier_row_goes_on() -> None:
-    episode = Episode(EpisodeSpec("Toy/Counting-v0"))
+    episode = LiveEpisode(EpisodeSpec("Toy/Counting-v0"))
     episode.rows.append(Row())
     episode.row.extend([1, 2], [Span(0, 2, "user", -1)])
     for context, ids in ((None, [10, 11]), ([5, 6, 7], [20]), ([1, 2, 10, 11, 8], [30, 31])):

@@ -31,7 +31,7 @@ PATTERNS = {
 }
 AIM = {"what": 15, "stands": 2, "behind, beside": 4, "goes on": 0.5, "is no": 4, "of its own": 1, "those": 5}
 CAPS = {
-    "code": [110, 14.5, 13.8, 5.8, 16, 11.4, 20.8],
+    "code": [92, 11.5, 10, 4.2, 13.3, 10, 17.5],
     "trainers": [91, 12.5, 14.2, 5.2, 10.5, 10.5, 22.5],
     "docs": [53, 6.3, 10.3, 5.6, 5.8, 10, 11.8],
 }
@@ -39,7 +39,6 @@ TWICE = {
     "ActionParser",
     "Answer",
     "Browser",
-    "Call",
     "Demonstrations",
     "Draft",
     "Estimate",

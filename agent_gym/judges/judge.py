@@ -3,7 +3,7 @@
     an episode ends -> (a kind that compares: its group has ended) -> questions -> cache, or requests -> scores
         -> a term of the reward, "judge" on the last step or "judge_steps" on each -> the episode counts as ended
 
-Requests run in a thread of their own. A rollout keeps what it waits for (`Rollout.later`), so that an
+Requests run in a thread of their own. A rollout keeps what it waits for (`Rollout.defer`), so that an
 episode is returned with its whole reward, and others do not wait for the judge.
 """
 
@@ -33,7 +33,7 @@ from agent_gym.judges.sources import Endpoint, JudgeFailure, PolicyEngine, Sourc
 from agent_gym.policies.openai import KEY_VARIABLE
 from agent_gym.rewards import JUDGE_STEPS_TERM, JUDGE_TERM, JUDGE_TERMS
 from agent_gym.rollout import Episode, EpisodeSpec, Failure
-from agent_gym.rollout.play import OnEnd
+from agent_gym.rollout.episode_run import OnEnd
 from agent_gym.rollout.runner import Rollout
 
 ENGINE = "engine"
@@ -158,7 +158,7 @@ class Judge:
     def follow(self, rollout: Rollout, specs: Sequence[EpisodeSpec], on_end: OnEnd) -> OnEnd:
         """Return what is called with each of these episodes as it ends, in the thread that plays.
 
-        It has `on_end` called, in that thread, once the reward is complete: now or by `Rollout.later`. A group of one
+        It has `on_end` called, in that thread, once the reward is complete: now or by `Rollout.defer`. A group of one
         has nothing to compare, and keeps its reward.
         """
         sizes, ended = Counter(spec.group for spec in specs), defaultdict[int, list[Episode]](list)
@@ -173,7 +173,7 @@ class Judge:
                 group.append(episode)
                 if len(group) < size:  # the last of them takes the others along
                     return
-            settle = rollout.later()
+            settle = rollout.defer()
             future = self._begin(group, source)
             future.add_done_callback(lambda done: settle(partial(self._deliver, group, done, on_end)))
 

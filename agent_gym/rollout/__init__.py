@@ -3,8 +3,9 @@
 from agent_gym.rollout.contexts import CONTEXTS, Context, make_context, tighten
 from agent_gym.rollout.env_threads import make_env
 from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
+from agent_gym.rollout.episode_run import Budget, derive_seed
 from agent_gym.rollout.failures import Failure, check_failures, failure_summary, warn_of_expert
-from agent_gym.rollout.play import Budget, derive_seed
+from agent_gym.rollout.live_episode import LiveEpisode
 from agent_gym.rollout.replaying import Replay, play_again, replay
 from agent_gym.rollout.roles import by_role
 from agent_gym.rollout.runner import Rollout, Runner
@@ -25,6 +26,7 @@ __all__ = [
     "Episode",
     "EpisodeSpec",
     "Failure",
+    "LiveEpisode",
     "Replay",
     "Rollout",
     "Row",

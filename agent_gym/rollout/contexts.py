@@ -1,9 +1,11 @@
-"""What the model sees next: `append`, `window:K`, `budget:TOKENS`, `summarize:TOKENS`, `rebuild`, `template`.
+"""Context policies: `append`, `window:K`, `budget:TOKENS`, `summarize:TOKENS`, `rebuild`, `template`.
 
-`window` and `budget` are made of ids that stand in the rows already. The opening ends with the generation prompt, and
-so does the answer to each turn, so that the opening followed by any run of later turns is a conversation without
-a seam. `rebuild` and `template` decode what was sampled and encode it again: what they render is only a prompt, and
-what was sampled is trained in its own row.
+A context policy decides which tokens the model reads in its next turn.
+
+`window` and `budget` are made of ids that are in the rows already. The opening ends with the generation prompt, and so
+does the answer to each turn, so that the opening followed by any run of later turns is a conversation without a seam.
+`rebuild` and `template` decode sampled tokens and encode them again: the result is only a prompt, and sampled tokens
+are trained in the row they were sampled in
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agent_gym.chat import ChatRenderer, Message
 from agent_gym.errors import ConfigError
 from agent_gym.rewards import after_thought
-from agent_gym.rollout.episode import Episode
+from agent_gym.rollout.live_episode import LiveEpisode
 
 if TYPE_CHECKING:
-    from agent_gym.rollout.play import Budget
+    from agent_gym.rollout.episode_run import Budget
 
 REQUEST = (
     "Your context is nearly full. Do not act now, but summarise your work so far: what you did, what you learned, and "
@@ -34,7 +36,7 @@ _FRAME = 64
 
 @dataclass(frozen=True, slots=True)
 class NewContext:
-    """What the policy sees next, as a whole: `token_ids` (T,), the prompt of the next turn.
+    """The next context of the policy, as a whole: `token_ids` (T,), the prompt of the next turn.
 
     Ids that agree with the present row up to its last sampled token extend that row.
     """
@@ -46,8 +48,8 @@ class NewContext:
 class AskSummary:
     """The next turn is a summary and not an action.
 
-    `token_ids` are the world's answer once more, now with the words of the request to summarise; they replace what
-    stands behind the last sampled token of the row.
+    `token_ids` are the world's answer once more, now with the words of the request to summarise; they replace the
+    tokens after the last sampled token of the row
     """
 
     token_ids: list[int]
@@ -55,7 +57,7 @@ class AskSummary:
 
 
 class Context(Protocol):
-    """Decides what the policy sees next. It keeps no state: it may look at everything in the episode.
+    """Decides the policy's next context. It keeps no state: it may look at everything in the episode.
 
     Each sampled token is trained once, in the row it was sampled in. A later row may quote it in its prompt.
     """
@@ -65,15 +67,15 @@ class Context(Protocol):
         """A bound on each context below the budget's `max_tokens`, None for the budget's own."""
         return None
 
-    def is_due(self, episode: Episode, budget: Budget) -> bool:
-        """Whether the next turn may need another context than the row as it stands; by default each may.
+    def is_due(self, episode: LiveEpisode, budget: Budget) -> bool:
+        """Whether the next turn may need another context than the present row; by default each may.
 
         Called in the thread that drives the engine: compare numbers, and neither render nor tokenise.
         """
         return True
 
-    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext | AskSummary | None:
-        """Return what the policy sees next; None goes on with the row as it stands.
+    def rewrite(self, episode: LiveEpisode, renderer: ChatRenderer, budget: Budget) -> NewContext | AskSummary | None:
+        """Return the policy's next context; None continues the present row.
 
         Called in the episode's thread, after at least one step. It must not change the episode.
         """
@@ -83,7 +85,7 @@ class Context(Protocol):
 class RebuildContext(Context):
     """The environment writes each prompt itself (`TextEnv.situation`), so that each turn is a row."""
 
-    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext:
+    def rewrite(self, episode: LiveEpisode, renderer: ChatRenderer, budget: Budget) -> NewContext:
         return NewContext(_env(episode, "prompt_ids")(_env(episode, "situation")()))
 
 
@@ -94,7 +96,7 @@ class AppendContext(RebuildContext):
     An environment whose protocol writes each prompt anew is asked for it.
     """
 
-    def is_due(self, episode: Episode, budget: Budget) -> bool:
+    def is_due(self, episode: LiveEpisode, budget: Budget) -> bool:
         return episode.rebuilds
 
 
@@ -104,10 +106,10 @@ class WindowContext(Context):
 
     turns: int
 
-    def is_due(self, episode: Episode, budget: Budget) -> bool:
+    def is_due(self, episode: LiveEpisode, budget: Budget) -> bool:
         return len(episode.steps) > self.turns
 
-    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext:
+    def rewrite(self, episode: LiveEpisode, renderer: ChatRenderer, budget: Budget) -> NewContext:
         return NewContext(_from_turn(episode, len(episode.steps) - self.turns))
 
 
@@ -115,17 +117,17 @@ class WindowContext(Context):
 class BudgetContext(Context):
     """Appends until a turn might not fit any more, then forgets the oldest turns, down to half of the budget.
 
-    A rewritten context is a row of its own, which the engine has not in its cache, so it should serve several turns.
+    A rewritten context is a separate row, which is not in the engine's cache, so it should serve several turns.
     `tokens` bounds the context, sampled turn included; None takes the budget's `max_tokens`.
     """
 
     tokens: int | None = None
 
-    def is_due(self, episode: Episode, budget: Budget) -> bool:
+    def is_due(self, episode: LiveEpisode, budget: Budget) -> bool:
         room = budget.max_tokens - len(episode.row.token_ids)
         return room < min(budget.max_turn_tokens, budget.max_tokens // 2)
 
-    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext:
+    def rewrite(self, episode: LiveEpisode, renderer: ChatRenderer, budget: Budget) -> NewContext:
         first = len(episode.steps) - 1
         length = episode.steps[0].start + len(_turn(episode, first))
         while first and (length := length + len(_turn(episode, first - 1))) <= budget.max_tokens // 2:
@@ -133,14 +135,14 @@ class BudgetContext(Context):
         return NewContext(_from_turn(episode, first))
 
 
-def _from_turn(episode: Episode, first: int) -> list[int]:
+def _from_turn(episode: LiveEpisode, first: int) -> list[int]:
     """The ids of the opening, and of the turns from this one on."""
     opening = episode.rows[0].token_ids[: episode.steps[0].start]
     return opening + [i for number in range(first, len(episode.steps)) for i in _turn(episode, number)]
 
 
-def _turn(episode: Episode, number: int) -> list[int]:
-    # What was sampled, and the world's answer with its template.
+def _turn(episode: LiveEpisode, number: int) -> list[int]:
+    # The sampled tokens, and the world's answer with its template.
     step, following = episode.steps[number], episode.steps[number + 1 : number + 2]
     stop = following[0].start if following and following[0].row == step.row else None
     return episode.rows[step.row].token_ids[step.start : stop]
@@ -155,7 +157,7 @@ class TemplateContext(Context):
     answers inside the policy's turn: such a turn has no rendering as messages.
     """
 
-    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext:
+    def rewrite(self, episode: LiveEpisode, renderer: ChatRenderer, budget: Budget) -> NewContext:
         if _env(episode, "inline"):
             raise ConfigError(
                 f"context 'template' renders messages, but {episode.spec.env_id} answers inside the policy's own turn; "
@@ -165,7 +167,7 @@ class TemplateContext(Context):
         return NewContext(renderer.conversation(episode.messages, _env(episode, "template_tools"), seen=seen))
 
 
-def _env(episode: Episode, name: str) -> Any:
+def _env(episode: LiveEpisode, name: str) -> Any:
     assert episode.env is not None
     return episode.env.get_wrapper_attr(name)
 
@@ -181,7 +183,7 @@ class SummaryContext(Context):
 
     tokens: int | None = None
 
-    def is_due(self, episode: Episode, budget: Budget) -> bool:
+    def is_due(self, episode: LiveEpisode, budget: Budget) -> bool:
         if episode.steps[-1].kind == "summary":
             return True
         # No token of the request is shorter than a byte, so this is due too early rather than too late; `_ask` knows
@@ -189,10 +191,10 @@ class SummaryContext(Context):
         room = budget.max_tokens - len(episode.row.token_ids)
         return room < 2 * _turn_room(budget) + len(REQUEST) + _FRAME
 
-    def rewrite(self, episode: Episode, renderer: ChatRenderer, budget: Budget) -> NewContext | AskSummary | None:
+    def rewrite(self, episode: LiveEpisode, renderer: ChatRenderer, budget: Budget) -> NewContext | AskSummary | None:
         if episode.steps[-1].kind != "summary":
             return _ask(episode, renderer, budget)
-        # Thoughts helped to write the summary and are no part of it; they would fill the context that it was to empty.
+        # Thoughts helped to write the summary and are not a part of it; they would fill the context again.
         summary = after_thought(episode.steps[-1].action).strip()
         observation = episode.steps[-2].observation
         *before, question = episode.opening
@@ -208,8 +210,8 @@ def _turn_room(budget: Budget) -> int:
     return min(budget.max_turn_tokens, budget.max_tokens // 4)
 
 
-def _ask(episode: Episode, renderer: ChatRenderer, budget: Budget) -> AskSummary | None:
-    """Ask for a summary if it must be now; None if it can wait, or if there is no room for one any more."""
+def _ask(episode: LiveEpisode, renderer: ChatRenderer, budget: Budget) -> AskSummary | None:
+    """Ask for a summary if it must be now; None if it can wait, or if no room is left for one."""
     step, row = episode.steps[-1], episode.row
     sampled = row.token_ids[step.start : step.stop]
     behind = list(takewhile(lambda message: message["role"] != "assistant", reversed(episode.messages)))[::-1]
@@ -229,7 +231,7 @@ def _ask(episode: Episode, renderer: ChatRenderer, budget: Budget) -> AskSummary
 
     ids = render([*answers[:-1], {**last, "content": "\n\n".join(filter(None, [last["content"], REQUEST]))}])
     if step.stop + len(ids) + _turn_room(budget) > budget.max_tokens:
-        # No summary fits behind this answer, so it is left out here. It will stand in the new context anyway.
+        # No summary fits after this answer, so the answer is left out here. The new context has it anyway.
         ids = render([request])
     return AskSummary(ids, REQUEST) if step.stop + len(ids) < budget.max_tokens else None
 
@@ -244,7 +246,7 @@ CONTEXTS: dict[str, Callable[..., Context]] = {
     "rebuild": RebuildContext,
     "template": TemplateContext,
 }
-"""How a context policy may be written; capitals stand for a number."""
+"""The spellings of context policies; capitals are to be replaced by a number."""
 
 
 def make_context(context: str | Context) -> Context:

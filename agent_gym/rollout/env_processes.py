@@ -1,8 +1,8 @@
-"""Environments in processes of their own, for those that compute in Python or are not thread-safe.
+"""Environments in separate processes, for environments that compute in Python or are not thread-safe.
 
 Threads share one interpreter: while one environment computes, the others and the engine's loop wait. Here processes,
 started by a fork server, run several environments each, and the threads of a rollout only wait for their answers. A
-process has no tokenizer and no torch: what an environment wants of its renderer is asked of the process that plays.
+process has no tokenizer and no torch: an environment's calls of its renderer are answered by the process that plays.
 
 A process that dies takes the episodes that were in it along: each fails as `EnvFailure`. The next environment that is
 needed starts another process in its place.
@@ -42,7 +42,7 @@ class EnvProcesses:
     The main script is imported again in each of them: it needs `if __name__ == "__main__":`.
 
     Args:
-        tokenizer: a tokenizer or `ChatRenderer`. It stays here, and renders what the environments ask for.
+        tokenizer: a tokenizer or `ChatRenderer`. It stays here, and renders for the environments.
         count: number of processes; `ConfigError` below 1.
         timeout: returns the seconds that a call of an environment may take, or None; then its process is killed.
     """
@@ -80,7 +80,7 @@ class EnvProcesses:
         return RemoteEnv(process, number)
 
     def close(self) -> None:
-        """Let the processes close their environments and end, and kill those that hang."""
+        """Let the processes close their environments and end, and kill the ones that hang."""
         with self._starting:
             processes = [process for process in self._processes if process is not None]
             self._processes = [None] * len(self._processes)
@@ -92,7 +92,7 @@ class EnvProcesses:
 
 
 class RemoteEnv(gymnasium.Env[str, str]):
-    """An environment in another process. What it does not have itself it finds there."""
+    """An environment in another process. Attributes that it lacks are looked up there."""
 
     def __init__(self, process: _Process, number: int) -> None:
         self.process, self._number = process, number
@@ -128,7 +128,7 @@ class _Process:
 
     def __init__(self, renderer: ChatRenderer, timeout: Callable[[], float | None]) -> None:
         self._renderer, self._timeout = renderer, timeout
-        self.envs: set[int] = set()  # the numbers of those in it
+        self.envs: set[int] = set()  # the numbers of its environments
         self.numbers = itertools.count()
         context = multiprocessing.get_context("forkserver")
         # Without this the server would import nothing, and each process all of it again.
@@ -267,7 +267,7 @@ def portable(error: BaseException) -> BaseException:
 
 
 def _end_with_parent() -> None:
-    """End when the process that plays ends or dies: nothing stays behind."""
+    """End when the process that plays ends or dies, so that no process is left over."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

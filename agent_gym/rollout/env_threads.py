@@ -4,8 +4,8 @@ An environment is made, reset, stepped and closed in one and the same thread: a 
 nothing else. So each live episode has a thread, which keeps its environments for the episodes that come after. All are
 daemons: a hung environment must not keep a finished run alive (`concurrent.futures` would wait for it).
 
-Only so many of these threads run at the same time; the calls of the others wait in line. A thousand threads that are
-awake and ask for Python's lock every 5 ms would leave little time for anything else.
+Only so many of these threads run at the same time; the calls of the others wait. A thousand threads that are awake and
+ask for Python's lock every 5 ms would leave little time for anything else.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ Result = TypeVar("Result")
 def make_env(env_id: EnvLike, env_kwargs: Mapping[str, Any] | None = None, tokenizer: Any = None) -> Env:
     """Make an environment that reports token ids, by a tokenizer or `ChatRenderer`; without one it has characters only.
 
-    What may take the place of an id is in `registry.recipe`.
+    `registry.recipe` lists what else an id may be.
 
     Raises:
-        ConfigError: for an unknown id, arguments the environment does not take, or an environment that is no `TextEnv`.
+        ConfigError: for an unknown id, arguments the environment does not take, or an environment that is not a
+            `TextEnv`.
     """
     env_id, kwargs = recipe(env_id, env_kwargs)
     try:
@@ -63,12 +64,12 @@ def make_env(env_id: EnvLike, env_kwargs: Mapping[str, Any] | None = None, token
 
 
 def close_env(env: Env) -> None:
-    """Close an environment. What it raises is a line on stderr: its episodes are over, and no result may be lost."""
+    """Close an environment. An error is a line on stderr: its episodes are over, and no result may be lost."""
     _call_last("closing", env.close)
 
 
-def leave_env(env: Env) -> None:
-    """Tell an environment that its episode was stopped (`TextEnv.leave`); errors are as those of `close_env`."""
+def notify_truncated(env: Env) -> None:
+    """Tell an environment that its episode was stopped (`TextEnv.leave`); errors are printed as in `close_env`."""
     _call_last("leaving", lambda: env.get_wrapper_attr("leave")())
 
 
@@ -101,7 +102,7 @@ class Worker:
         self._jobs.put(job)
 
     def submit(self, function: Callable[..., Result], *args: Any) -> Future[Result]:
-        """Call a function in the thread; the future has what it returns or raises."""
+        """Call a function in the thread; the future has its result or error."""
         if self._closed:
             raise RuntimeError("the thread of this environment has ended: it was closed")
         future: Future[Result] = Future()
@@ -134,12 +135,12 @@ class Worker:
             del job  # an idle thread keeps nothing alive
 
 
-class Line:
-    """Where calls wait until fewer than `limit` run. A thread has one call at a time.
+class ConcurrencyLimit:
+    """Lets at most `limit` calls run at the same time; the others wait. A thread has one call at a time.
 
-    A call that takes longer than `PATIENCE_S` waits for a server or a clock and is not counted any more, so that slow
-    and hung environments do not hold up the others. Where calls begin late, because too many threads are awake, the
-    patience is longer, so that no more of them are woken than can work.
+    A call that takes longer than `PATIENCE_S` is taken to wait for a server or a clock, and is not counted any more, so
+    that slow and hung environments do not hold up the others. Where calls begin late, because too many threads are
+    awake, the patience is longer, so that no more of them are woken than can work.
     """
 
     def __init__(self, limit: int) -> None:
@@ -156,7 +157,7 @@ class Line:
             self._admit()
 
     def leave(self, thread: EnvThread, began: float | None = None) -> bool:
-        """A call is over, which began then, or is given up; returns whether it was let in and had not left."""
+        """Release the slot of a call that has ended, begun at `began`, or is given up; returns whether it had one."""
         with self._lock:
             if self._waiting.pop(thread, None):
                 return False
@@ -168,8 +169,8 @@ class Line:
             self._admit()
             return known
 
-    def move_up(self) -> bool:
-        """Let calls begin that have waited for slow ones; returns whether others still wait."""
+    def admit(self) -> bool:
+        """Start calls for which slots are free now; returns whether others still wait."""
         if self._waiting:
             with self._lock:
                 self._admit()
@@ -192,10 +193,10 @@ class Line:
 class EnvThread(Worker):
     """One thread and the environments that were made in it; `hangs` if a call was given up that had begun."""
 
-    def __init__(self, make: Callable[[str, Any], Env], line: Line, name: str) -> None:
+    def __init__(self, make: Callable[[str, Any], Env], line: ConcurrencyLimit, name: str) -> None:
         super().__init__(name)
         self.hangs = False
-        self._make, self._line = make, line
+        self._make, self._concurrency = make, line
         self._envs: dict[str, Env] = {}
 
     def env(self, spec: EpisodeSpec) -> Env:
@@ -210,7 +211,7 @@ class EnvThread(Worker):
         return env
 
     def call(self, function: Callable[[], Any], answer: Answer) -> None:
-        """Call a function when the thread's turn has come; `answer` gets what it returned and raised, in the thread."""
+        """Call a function when the thread's turn has come; `answer` gets its result and its error, in the thread."""
 
         def job() -> None:
             result: Any = None
@@ -223,17 +224,17 @@ class EnvThread(Worker):
             except BaseException as raised:  # whatever an environment raises ends one episode; SystemExit, too
                 error = Failure.of(raised)
             # Before the answer, since the next call may follow at once, and a thread has one call at a time.
-            self._line.leave(self, began)
+            self._concurrency.leave(self, began)
             answer(result, error)
 
-        self._line.enter(self, job)
+        self._concurrency.enter(self, job)
 
     def give_up(self) -> None:
         """Wait no longer for the call: a thread cannot be stopped. One that has not begun never does."""
-        self.hangs = self._line.leave(self)
+        self.hangs = self._concurrency.leave(self)
 
     def retire(self) -> None:
-        """Let the thread end after what it does, and close its environments before."""
+        """Let the thread end after its present job, and close its environments before."""
 
         def close_envs() -> None:
             while self._envs:
@@ -247,7 +248,7 @@ class EnvThreads:
     """One thread for each live episode, of which about `limit` are kept and `running` run at the same time."""
 
     def __init__(self, make: Callable[[str, Any], Env], limit: int, running: int) -> None:
-        self.line = Line(running)
+        self.concurrency = ConcurrencyLimit(running)
         self._make, self._limit, self._started = make, limit, 0
         self._threads: set[EnvThread] = set()
         self._ending: list[EnvThread] = []
@@ -260,7 +261,7 @@ class EnvThreads:
         if len(self._threads) >= self._limit and (other := next(filter(None, self._free.values()), None)):
             return other.pop()
         self._started += 1
-        thread = EnvThread(self._make, self.line, f"agent-gym-env-{self._started}")
+        thread = EnvThread(self._make, self.concurrency, f"agent-gym-env-{self._started}")
         self._threads.add(thread)
         return thread
 
@@ -274,7 +275,7 @@ class EnvThreads:
         self._ending = [one for one in (*self._ending, thread) if not one.hangs and not one.join(0)]
 
     def close(self) -> None:
-        """Close all environments, each in its thread, and wait a little for those that take their time."""
+        """Close all environments, each in its thread, and wait a little for the slow ones."""
         self._free.clear()
         for thread in self._threads:
             thread.retire()

@@ -1,4 +1,4 @@
-"""Why an episode failed: what was raised, where in the user's code, and the traceback.
+"""Why an episode failed: the error, its place in the user's code, and the traceback.
 
 A failure is text from the beginning, because it outlives the error: it is written to files, sent between processes, and
 must not keep the environment alive that raised it.
@@ -53,7 +53,7 @@ class Failure:
         where = elsewhere or where_raised(error)
         try:
             text = "".join(traceback.format_exception(error))
-        except Exception:  # of a type that overrides what a traceback reads
+        except Exception:  # of a type that overrides methods that a traceback reads
             text = "".join(traceback.format_tb(error.__traceback__))
         return cls(type(error).__name__, public_text(message_of(error)), where, public_text(text))
 

@@ -1,7 +1,7 @@
 """Stored episodes played again: the recorded actions in a fresh environment, without a model.
 
-The world must answer what it answered then; where it does, the scores of the replay are those that the environment
-gives today, with the reward weights that it has today.
+The world must give the same answers again; if it does, the scores of the replay are the ones that the environment gives
+today, with the reward weights that it has today.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def replay(record: Mapping[str, Any], *, trusted: bool = False) -> list[str]:
 
 
 def play_again(record: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Replay:
-    """Play the recorded actions in an environment and collect what it says and scores now.
+    """Play the recorded actions in an environment and collect its answers and scores.
 
-    Summaries that the policy wrote for itself are no actions and stay as they are, as does what a judge has paid. The
-    environment is of the record's id and is reset; its arguments may be others.
+    Summaries that the policy wrote for itself are not actions and stay as they are, as do rewards that a judge has
+    paid. The environment is of the record's id and is reset; its arguments may be others.
     """
     spec = record["spec"]
     if spec.get("role"):
@@ -91,7 +91,7 @@ def play_again(record: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Repla
         success = bool(info.get("is_success", False))
         if (ended or truncated) and n + 1 < len(acts):
             again.world.append(f"step {n}: the episode ended {len(acts) - n - 1} steps early")
-            # What came then comes no more.
+            # The later steps do not exist in the replay.
             del steps[steps.index(step) + 1 :]
             break
     if record["failure"] is None:  # a failed episode broke off, and its reward is not a number
@@ -106,7 +106,7 @@ def play_again(record: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Repla
 
 
 def _answered_images(messages: Sequence[Mapping[str, Any]]) -> list[list[Image]]:
-    # Those that the world showed after each turn of the policy.
+    # The images that the world showed after each turn of the policy.
     shown: list[list[Image]] = []
     for message in messages:
         if message["role"] == "assistant":

@@ -1,4 +1,4 @@
-"""The roles of one episode taken apart, so that each can be trained on as an episode of its own.
+"""The roles of one episode taken apart, so that each can be trained on as a separate episode.
 
 In self-play the policy plays several roles of a game (`agent_gym.players`). While it is played the game is one episode,
 with a row for each role. Rewards, baselines and groups are a role's own: what one role earned says nothing of another,
@@ -37,9 +37,9 @@ def _part(episode: Episode, role: str, number: int) -> Episode:
     mine = [k for k, step in enumerate(episode.steps) if step.row == place]
     steps = []
     for k, following in zip(mine, [*mine, len(episode.steps)][1:], strict=True):
-        # A turn of this role and those of the others up to its next one, which may pay it, too. It sees what was
-        # written last, just before it acts again; behind its last turn nothing, if another role had the last word. The
-        # numbers of the game at its end are those of each role.
+        # A turn of this role, and the others' turns up to its next one, which may pay it, too. The role sees the last
+        # text before it acts again, and nothing after its last turn, if another role ended the game. The metrics at the
+        # end of the game belong to each role.
         step, *others = turns = episode.steps[k:following]
         over = following == len(episode.steps)
         terms = sum_by_name(turn.role_terms.get(role, {}) for turn in turns)

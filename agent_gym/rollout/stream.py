@@ -1,11 +1,11 @@
-"""`Stream`: episodes that are played while their caller does something else, and go on under newer weights.
+"""`Stream`: episodes that are played while their caller does something else, and are resumed under newer weights.
 
     add     takes episodes at any time
-    wait    returns when what one waits for has been played; what else is in play goes on, or is paused
+    wait    returns when a condition holds; episodes still in play continue, or are paused
     paused  takes all unfinished turns out of the engine, so that its weights may be replaced
 
 In the background a thread drives the engine, from the first episode that is added to the last that ends. Without, the
-thread that waits does: for engines that share their device with what the caller computes.
+thread that waits does: for engines that share their device with the caller's computation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from agent_gym.rollout.episode import Episode, EpisodeSpec
-from agent_gym.rollout.play import OnEnd, RolloutStats
+from agent_gym.rollout.episode_run import OnEnd, RolloutStats
 from agent_gym.rollout.runner import Rollout, Runner
 
 
@@ -36,7 +36,7 @@ class Stream:
     def add(
         self, specs: Iterable[EpisodeSpec], temperature: float, on_end: OnEnd, *, first: bool = False
     ) -> list[Episode]:
-        """Add episodes, in front of those that have not begun if they are `first`.
+        """Add episodes, in front of the ones that have not begun if they are `first`.
 
         `on_end` is called with each of them as it ends, and never at the same time as the condition of `wait`.
         """
@@ -52,14 +52,14 @@ class Stream:
         return episodes
 
     def play(self, specs: Iterable[EpisodeSpec], temperature: float) -> list[Episode]:
-        """Play episodes before those that have not begun, and return them when all are over."""
+        """Play episodes before the ones that have not begun, and return them when all are over."""
         ended: list[Episode] = []
         episodes = self.add(specs, temperature, ended.append, first=True)
         self.wait(lambda: len(ended) == len(episodes))
         return episodes
 
     def wait(self, done: Callable[[], bool]) -> None:
-        """Wait until `done`, which may become true whenever an episode ends; raises what playing failed with."""
+        """Wait until `done`, which may become true whenever an episode ends. An error of playing is raised here."""
         began = time.perf_counter()
         if self.background:
             with self._changed:
@@ -73,7 +73,7 @@ class Stream:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave nothing in the engine meanwhile. Environments that are at work go on."""
+        """Keep the engine empty meanwhile. Environments that are at work continue."""
         with self._changed:
             self._paused = True
             self._rollout.halt()
@@ -85,7 +85,7 @@ class Stream:
             self._begin()
 
     def clear(self) -> None:
-        """Forget the episodes that are not over, and what playing them failed with."""
+        """Forget the episodes that are not over, and the error of playing them."""
         with self.paused():
             self._rollout.abandon()
             self._error = None
@@ -93,7 +93,7 @@ class Stream:
     def take_times(self) -> tuple[RolloutStats, dict[str, float]]:
         """Return where the time of playing went since the last call, and how all time since then was used.
 
-        `time/waited` are the seconds in which the caller waited, `time/engine_idle` those in which the engine had
+        `time/waited` are the seconds in which the caller waited, `time/engine_idle` the seconds in which the engine had
         nothing to sample. `perf/trainer_busy` and `perf/engine_busy` are the rest of each, as shares of the time.
         """
         now = time.perf_counter()
@@ -119,5 +119,5 @@ class Stream:
             self._error = error
         with self._changed:
             self._thread = None
-            self._begin()  # what was added meanwhile
+            self._begin()  # episodes that were added meanwhile
             self._changed.notify_all()

@@ -126,7 +126,7 @@ def to_record(
 
 
 def write_trajectories(path: str | Path, records: Iterable[Mapping[str, Any]], *, append: bool = False) -> None:
-    """Write records as JSON lines. The file appears when it is whole, unless records are appended to what is there."""
+    """Write records as JSON lines. The file appears when it is whole, unless records are appended to a file."""
     path = Path(path).resolve()  # a link stays a link
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = not append and (path.is_file() or not path.exists())  # a device is written as it is
@@ -145,8 +145,8 @@ def write_trajectories(path: str | Path, records: Iterable[Mapping[str, Any]], *
 def to_line(record: Mapping[str, Any]) -> str:
     """Return a record as one line of strict JSON, whatever an environment has put into it.
 
-    In ASCII, because a lone surrogate has no UTF-8 form. Numbers that are not finite become null, and what JSON has no
-    form for becomes its `repr`.
+    In ASCII, because a lone surrogate has no UTF-8 form. Numbers that are not finite become null, and a value without a
+    form in JSON becomes its `repr`
     """
     try:
         return json.dumps(record, allow_nan=False) + "\n"
@@ -155,7 +155,7 @@ def to_line(record: Mapping[str, Any]) -> str:
 
 
 def json_ready(value: Any, depth: int = 100) -> Any:
-    """Return a value in which everything has a form in JSON; what is nested deeper than `depth` becomes "..."."""
+    """Return a value in which everything has a form in JSON; a value nested deeper than `depth` becomes "..."."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
@@ -200,7 +200,7 @@ def read_trajectories(
 
 
 def scan_trajectories(path: str | Path) -> Iterator[tuple[int, bytes, dict[str, Any] | str]]:
-    """Yield the number of each line that is not blank, the line itself, and its record or what is wrong with it."""
+    """Yield the number of each line that is not blank, the line itself, and its record or the fault in it."""
     path = Path(path)
     if not path.is_file():
         raise ConfigError(f"no trajectory file at {path}")
@@ -243,7 +243,7 @@ def from_record(record: Mapping[str, Any]) -> Episode:
     ]
     steps = []
     for step in record["steps"]:
-        # What was not finite is null in the file, and nothing that could be summed.
+        # A number that was not finite is null in the file, and cannot be summed.
         numbers = {
             name: {key: value for key, value in step[name].items() if isinstance(value, int | float)}
             for name in ("reward_terms", "metrics")
@@ -277,7 +277,7 @@ def _with_images(message: dict[str, Any], form: Callable[[Any], Any]) -> dict[st
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    # Not `asdict`: it copies what it finds, and an environment's arguments may hold what cannot be copied.
+    # Not `asdict`: it copies values, and an environment's arguments may hold values that cannot be copied.
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
@@ -289,7 +289,7 @@ def _repr(value: Any) -> str:
 
 
 def misfit(record: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a record, None if nothing is."""
+    """Return the fault in a record, None for a sound one."""
     if wrong := shape_misfit(record, _SHAPE):
         return wrong
     if record["failure"] is None and record["reward"] is None:

@@ -28,7 +28,7 @@ from agent_gym.env import TextEnv
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure
 from agent_gym.images import images_of
 from agent_gym.policies.base import Generation, Policy, Request, SamplingParams
-from agent_gym.rollout import Episode, EpisodeSpec, Row, derive_seed, to_record
+from agent_gym.rollout import EpisodeSpec, LiveEpisode, Row, derive_seed, to_record
 from agent_gym.tool_env import ToolEnv
 from agent_gym.transcript import PROMPT_STEP, Source, Span
 
@@ -106,7 +106,9 @@ class Conversation:
         *before, question = info["messages"]
         self._opening = str(question["content"])
         stop, task_id = tuple(info["stop"]), info["task_id"]
-        self._episode = Episode(self._spec, messages=before, tools=info["tools"], stop=stop, task_id=task_id)
+        self._episode = LiveEpisode(
+            self._spec, messages=before, tools=info["tools"], stop=stop, task_id=task_id
+        )
         self._answers: list[Message] = []  # of the world, to the policy's last turn
         self._words: list[Message] = []  # of the person, behind these
         self._over = False

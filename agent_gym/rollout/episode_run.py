@@ -1,10 +1,11 @@
-"""The life of an episode, in one coroutine: `Life.play`.
+"""The run of an episode, in one coroutine: `EpisodeRun.play`.
 
     reset -> [sample -> env.step -> context] ... -> end
 
-A coroutine waits for a call in the thread of its environment (`Call`) or for the policy (`Ask`). runner.py arranges
-both and resumes it with the answer, in the thread that drives the engine. Rows and steps are written in that thread
-only. So nothing here needs a lock, an event loop, or a barrier between turns.
+A coroutine waits for a call in the thread of its environment (`EnvCall`) or for the policy (`SampleRequest`). runner.py
+arranges both and resumes the coroutine with the answer, as an event loop of asyncio would. It is not asyncio's loop,
+because engines are polled. All of this runs in the thread that drives the engine, and only that thread writes rows and
+steps. So nothing here needs a lock, or a barrier between turns.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from agent_gym.policies.base import Generation, Request, SamplingParams, cut_at_
 from agent_gym.rollout.contexts import AppendContext, AskSummary, NewContext
 from agent_gym.rollout.episode import Episode
 from agent_gym.rollout.failures import Failure, RaisedElsewhere
+from agent_gym.rollout.live_episode import LiveEpisode
 
 if TYPE_CHECKING:
     from agent_gym.rollout.env_threads import EnvThread
@@ -53,8 +55,8 @@ OnEnd = Callable[[Episode], None]
 """Called once with an episode that has ended, its reward complete, in the thread that drives the engine."""
 
 
-class Terms(NamedTuple):
-    """On what terms an episode is played."""
+class EpisodeSettings(NamedTuple):
+    """The budget, temperature and callback with which an episode is played."""
 
     budget: Budget
     temperature: float  # 0 is greedy
@@ -89,20 +91,19 @@ class RolloutStats:
         }
 
 
-class Life:
-    """A live episode, which is part of a rollout and has a thread that alone meets its environment."""
+class EpisodeRun:
+    """One episode that is being played: its coroutine, its deadline, and the thread of its environment."""
 
-    def __init__(self, episode: Episode, rollout: Rollout, thread: EnvThread, terms: Terms) -> None:
-        self.episode, self.rollout, self.thread, self.terms = episode, rollout, thread, terms
-        self.budget = terms.budget
-        # Times of `perf_counter`: it waits from `since` on; a line is printed at `reminder` if it still waits; its time
-        # is over at `deadline`.
-        self.began = self.since = self.reminder = time.perf_counter()
+    def __init__(self, episode: LiveEpisode, rollout: Rollout, thread: EnvThread, settings: EpisodeSettings) -> None:
+        self.episode, self.rollout, self.thread, self.settings = episode, rollout, thread, settings
+        self.budget = settings.budget
+        # Times of `perf_counter`. If it still waits at `reminder`, a line is printed.
+        self.started_at = self.waiting_since = self.reminder = time.perf_counter()
         limit = self.budget.max_seconds
-        self.deadline = float("inf") if limit is None else self.began + limit
-        self.wish: Call | Ask | None = None  # what it waits for
-        self.number = 0  # of its last request to the policy
-        self.coroutine: Coroutine[Call | Ask, Any, None] = self.play()
+        self.deadline = float("inf") if limit is None else self.started_at + limit
+        self.pending: EnvCall | SampleRequest | None = None  # the call or sample that the coroutine waits for
+        self.request_id = 0  # of the last request to the policy
+        self.coroutine: Coroutine[EnvCall | SampleRequest, Any, None] = self.play()
         episode.in_thread = thread.run
 
     async def play(self) -> None:
@@ -134,7 +135,7 @@ class Life:
                     rewrite = partial(rollout.context.rewrite, episode, rollout.renderer, self.budget)
                     self.change_context(await self.call("context", rewrite))
             self.truncate("tokens")
-        except TimeUp:
+        except DeadlineExceeded:
             if episode.steps:
                 return self.truncate("seconds")
             episode.failure = Failure("EnvFailure", f"no first turn in {self.budget.max_seconds} s")
@@ -146,12 +147,12 @@ class Life:
     async def sample(self) -> Generation:
         """Let the policy write one turn, to its end, however often playing is paused meanwhile.
 
-        What was sampled stays: the beginning becomes part of the prompt, and each token keeps the logprob and the
-        version of the weights that sampled it. That the policy changes underway is what importance sampling is for.
+        Sampled tokens stay: the beginning becomes part of the prompt, and each token keeps the logprob and the version
+        of the weights that sampled it. Importance sampling corrects for weights that change during a turn.
         """
         turn: Generation | None = None
         while turn is None or turn.finish_reason == "abort":
-            piece = await wait(Ask(turn.token_ids if turn else ()))
+            piece = await wait(SampleRequest(turn.token_ids if turn else ()))
             if piece.error is not None:
                 raise EnvFailure(message_of(piece.error)) from piece.error
             if piece.token_ids or piece.finish_reason != "abort":
@@ -160,11 +161,11 @@ class Life:
             turn = turn.joined(piece) if turn else piece
         return turn
 
-    async def call(self, what: str, function: Callable[[], Any], *, env: bool = False) -> Any:
+    async def call(self, name: str, function: Callable[[], Any], *, env: bool = False) -> Any:
         """Run a function in the episode's thread. Time that runs out in the environment is a failure."""
         try:
-            answer, error = await wait(Call(what, function))
-        except TimeUp:
+            answer, error = await wait(EnvCall(name, function))
+        except DeadlineExceeded:
             if not env:
                 raise
             message = f"no answer from the environment in {self.budget.max_seconds} s"
@@ -187,19 +188,19 @@ class Life:
         """Return the request for a turn, or for the rest of one; its id is `number`."""
         episode, rollout = self.episode, self.rollout
         seed = episode.spec.sampling_seed
-        # The rest of a turn needs random numbers of its own: those of its beginning are used.
+        # The rest of a turn needs other random numbers than its beginning, whose numbers are used up.
         place = (len(episode.steps), len(begun)) if begun else (len(episode.steps),)
         params = SamplingParams(
             max_tokens=min(self.room(), self.budget.max_turn_tokens, episode.turn_tokens or sys.maxsize) - len(begun),
-            temperature=0.0 if episode.spec.greedy else self.terms.temperature,
+            temperature=0.0 if episode.spec.greedy else self.settings.temperature,
             stop=episode.stop if episode.asked == "act" else (),  # a summary may well quote a stop string
             seed=None if seed is None else derive_seed(seed, *place),
         )
         row, vision = episode.row, rollout.renderer.vision
         ids = [*row.token_ids, *begun]
         if vision is None:
-            return Request(self.number, ids, params, episode)
-        return Request(self.number, vision.readable(ids, row.images), params, episode, images=[*row.images])
+            return Request(self.request_id, ids, params, episode)
+        return Request(self.request_id, vision.readable(ids, row.images), params, episode, images=[*row.images])
 
     def truncate(self, reason: str) -> None:
         self.episode.truncated, self.episode.truncation = True, reason
@@ -213,15 +214,15 @@ class Life:
         elif change is not None:
             episode.rewrite(change.token_ids)
 
-    def silence(self, now: float, others: str) -> str:
-        """Say in a line which call of the environment has not answered."""
-        assert isinstance(self.wish, Call)
-        spec, waited, limit = self.episode.spec, now - self.since, self.budget.max_seconds
+    def slow_call_message(self, now: float, others: str) -> str:
+        """Return a line about the environment's call that has not answered."""
+        assert isinstance(self.pending, EnvCall)
+        spec, waited, limit = self.episode.spec, now - self.waiting_since, self.budget.max_seconds
         task = self.episode.task_id or f"{spec.split or 'default'}/{'?' if spec.index is None else spec.index}"
         clock = time.strftime("%H:%M:%S", time.localtime(time.time() - waited))
         end = "no max_seconds is set, so the rollout waits for it" if limit is None else f"max_seconds is {limit:g}"
-        what = f"{self.wish.what} has not answered for {waited:.3g} s, since {clock}{others}"
-        return f"{spec.env_id}, task {task}, seed {spec.seed}: {what}; {end}"
+        complaint = f"{self.pending.name} has not answered for {waited:.3g} s, since {clock}{others}"
+        return f"{spec.env_id}, task {task}, seed {spec.seed}: {complaint}; {end}"
 
     # In the thread of the environment.
 
@@ -248,7 +249,7 @@ class Life:
         shown = vision.place(info["token_ids"][sampled:], info["messages"])
         rebuilds = info.get("rebuilds", self.episode.rebuilds)
         if shown and (rebuilds or not isinstance(self.rollout.context, AppendContext)):
-            # Where images stand is known of rows that only grow, and not of what is quoted or rendered in another.
+            # The positions of images are known in rows that only grow, and not in text quoted or rendered again.
             cure = "an environment that writes each prompt anew can show none" if rebuilds else "leave context out"
             spec = self.episode.spec
             raise ConfigError(f"{spec.env_id} shows images, which only the context 'append' carries along: {cure}")
@@ -258,38 +259,38 @@ class Life:
         return self.rollout.renderer.decode_action(token_ids)
 
 
-class Call(NamedTuple):
-    """A coroutine waits for a function in the thread of its environment; it is sent what that returned and raised.
+class EnvCall(NamedTuple):
+    """A function that runs in the thread of the environment; its result and its error are sent to the coroutine.
 
-    The function may read the episode and must not change it: its time may run out meanwhile.
+    The function reads the episode and never changes it: the deadline may pass while the function runs.
     """
 
-    what: str
+    name: str
     function: Callable[[], Any]
 
 
-class Ask(NamedTuple):
-    """A coroutine waits for the policy to end the turn that begins with these ids; it is sent a `Generation`."""
+class SampleRequest(NamedTuple):
+    """A turn for the policy to sample, from the ids that it begins with; its `Generation` is sent to the coroutine."""
 
     begun: Sequence[int]
 
 
-class Aside(NamedTuple):
-    """A prompt for the policy that belongs to no episode, and who waits for the answer."""
+class SideRequest(NamedTuple):
+    """A prompt for the policy that belongs to no episode, and the future that gets the answer."""
 
     prompt_ids: list[int]
     params: SamplingParams
     answer: Future[Generation]
 
 
-class TimeUp(Exception):
-    """The time of an episode is over. It is thrown into the coroutine, wherever that waits."""
+class DeadlineExceeded(Exception):
+    """The deadline of an episode has passed. It is thrown into the coroutine, wherever that waits."""
 
 
 @types.coroutine
-def wait(wish: Call | Ask) -> Generator[Call | Ask, Any, Any]:
+def wait(pending: EnvCall | SampleRequest) -> Generator[EnvCall | SampleRequest, Any, Any]:
     """Wait until the answer is sent, or an error is thrown."""
-    return (yield wish)
+    return (yield pending)
 
 
 def derive_seed(*parts: int) -> int:
