@@ -1,7 +1,7 @@
-"""From the type hints of a function to a JSON schema of its arguments, and to what checks the arguments of a call.
+"""From the type hints of a function to a JSON schema of its arguments and to a validator of calls.
 
-The hints are those that pydantic knows. Each failure is a `ConfigError` that names the function and the argument, since
-what pydantic says of a function with six of them does not help its author.
+The hints are the ones that pydantic knows. Each failure is a `ConfigError` that names the function and the argument,
+since pydantic's own message about a function with six arguments does not help its author.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Arguments(NamedTuple):
     defaults: dict[str, Callable[[], Any]]
 
     def with_defaults(self, checked: dict[str, Any]) -> dict[str, Any]:
-        """Add what a pydantic `Field` has as default: Python would hand over the `Field` itself."""
+        """Add the default of a pydantic `Field`: Python would hand over the `Field` itself."""
         return {**{name: make() for name, make in self.defaults.items() if name not in checked}, **checked}
 
 
 def title_of(function: Any) -> str:
-    """Return the name of what is to be a tool."""
+    """Return the name of a tool to be."""
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__name__", None) or type(function).__name__
@@ -53,10 +53,10 @@ def read_arguments(
     """Read the arguments of a function.
 
     Args:
-        function: what will be called.
+        function: the callable of the tool.
         name: of the tool, for messages.
         parameters: the arguments that a policy gives.
-        documented: what the docstring says of them.
+        documented: their descriptions in the docstring.
 
     Raises:
         ConfigError: for a hint that names an unknown type, or has no JSON schema.
@@ -133,7 +133,7 @@ def _field(hint: Any, default: Any, documented: str | None, key: str, defaults: 
         more.append(Field(json_schema_extra=extra))
     elif extra is not None:
         hint = extra
-    # Only what there is to say: a description of None would take away that of `Annotated`.
+    # Only known facts: a description of None would take away that of `Annotated`.
     words: dict[str, Any] = {"description": text} if text else {}
     shown = ... if given is inspect.Parameter.empty or not _is_json(given) else given
     field: Any = Annotated[hint, *more, Field(shown, **words)]
@@ -145,7 +145,7 @@ def _is_rule(name: str) -> bool:
 
 
 def _described(hint: Any) -> str | None:
-    """Return what `Annotated` says of an argument: a `Field`, a text, or a `Doc`; also inside of an optional type."""
+    """Return an argument's `Field`, text or `Doc` in `Annotated`; also inside of an optional type."""
     if get_origin(hint) is Annotated:
         for one in reversed(hint.__metadata__):
             if found := getattr(one, "description", None) or getattr(one, "documentation", None):
@@ -158,7 +158,7 @@ def _described(hint: Any) -> str | None:
 
 
 def _enum_of(hint: Any, allowed: list[Any]) -> Any:
-    """Return the hint for values that a docstring lists, what to add to its schema instead, or None for no values."""
+    """Return the hint for values that a docstring lists, the addition to its schema instead, or None for no values."""
     if not allowed:
         return None
     base, optional = hint, False

@@ -1,7 +1,7 @@
 """How a model writes calls of tools, and how its chat template writes their answers: read off the template.
 
-A conversation with a real call is rendered: tools, a user, an assistant with `tool_calls`, and the tools' answers. What
-the template made of the call is read back by the parser of each known family. So a model that is trained on calls in
+A conversation with a real call is rendered: tools, a user, an assistant with `tool_calls`, and the tools' answers. The
+parser of each known family reads the template's text of the call. So a model that is trained on calls in
 the form of Llama 3 is told of that form, is read in that form, and is shown demonstrations in that form. Where no
 family reads the call, or the template knows no calls, the system prompt describes the tools in Hermes form, and the
 template is given none: the policy must never be told of one form and be read in another.
@@ -52,7 +52,7 @@ _TOOLS = [schema_of(_NAME), schema_of("another")]
 _ARGUMENTS = {_ARGUMENT: "two words", "number": 7}
 _HERMES = re.compile(r'<tool_call>\s*\{"name"')
 _SIGNS = {"<|tool_list_start|>": "lfm2"}
-"""What stands around the tools in templates that write no calls, and the family of their models."""
+"""The text around the tools in templates that write no calls, and the family of their models."""
 _WRITES = re.compile(r"""\.tool_calls|\[["']tool_calls""")
 _TOKENS = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]")
 _TOKEN = re.compile(r"\s*(<[^<>\s]+>|\[[A-Z_]+\])")
@@ -89,19 +89,19 @@ class CallFormat:
 
     Attributes:
         parser: reads and writes calls.
-        known: whether the parser is the template's own and no stand-in.
+        known: whether the parser is the template's own and not a substitute.
         in_template: whether the template describes the tools, in the form that the parser reads. Else the system prompt
             has to, and the template gets none.
         answer_role: of the answers of tools, "tool" or "user".
         written: the form in which the template takes calls.
-        structured: whether answers are rendered behind calls; else the template writes the same behind any turn.
-        parallel: whether several calls may stand before answers.
-        tools_in_turns: whether tools change what the template writes behind a turn.
+        structured: whether answers are rendered after calls; else the template writes the same after any turn.
+        parallel: whether several calls may come before answers.
+        tools_in_turns: whether tools change the template's text after a turn.
         end: the text of the token that ends a turn with calls, where other turns end with another one.
         end_closes: whether it does no more than that (Harmony's <|call|>); else it is the header of the answer, too
             (Gemma 4's <|tool_response>).
-        heads: what the template writes before the words of a turn, before words that calls follow, and between both,
-            where that is markup (the channels of Harmony).
+        heads: the template's text before the words of a turn, before words that calls follow, and between both, where
+            that is markup (the channels of Harmony).
         told: all of this in one line.
     """
 
@@ -127,7 +127,7 @@ class CallFormat:
             warnings.warn(self.told, RuntimeWarning, stacklevel=2)
 
     def as_written(self, text: str) -> str:
-        """Write the turn of a script as the model would: in Harmony words stand on a channel."""
+        """Write the turn of a script as the model would: in Harmony words have a channel."""
         head, head_of_calls, between = self.heads
         if not head or not text or text.lstrip().startswith(head.lstrip().split(">")[0]):
             return text
@@ -144,7 +144,7 @@ class CallFormat:
 
 
 class Template:
-    """What the probe asks of a chat template, of which a `ChatRenderer` knows the rest."""
+    """The queries of the probe to a chat template; `ChatRenderer` has the others."""
 
     def __init__(self, render: Render, source: str, ends: Collection[str], special: Collection[str]) -> None:
         self.render, self.source = render, source
@@ -187,7 +187,7 @@ class Template:
         rest: Sequence[Message] = (),
         **kwargs: Any,
     ) -> str:
-        """Render what follows calls that tools answered: the end of the turn, the answers, and the rest.
+        """Render the text after calls that tools answered: the end of the turn, the answers, and the rest.
 
         Raises:
             ConfigError: if the template refuses, or the end of the calls is not found.
@@ -249,7 +249,7 @@ def probe(
     Args:
         template: the template.
         families: parsers, in the order in which they are tried.
-        plain: from answers, and keyword arguments of the template, to what it writes behind a plain turn.
+        plain: from answers, and keyword arguments of the template, to its text after a plain turn.
         prints_tools: whether it describes the tools that it is given.
     """
     found = _family(template, families)
@@ -313,7 +313,7 @@ def _stated(template: Template, families: Sequence[NativeParser], plain: Callabl
 
 
 def _tokens(parser: NativeParser) -> list[str]:
-    """Return what looks like tokens in a call as a parser writes it."""
+    """Return the parts of a parser's call that look like tokens."""
     return _TOKENS.findall(parser.render(_NAME, {_ARGUMENT: "a"}))
 
 
@@ -354,7 +354,7 @@ def _end(template: Template, parser: NativeParser, written: Written) -> str:
         return ""
     calls = parser.for_tools(_TOOLS).parse(
         text.removesuffix(last)
-    )  # a token without which there is no call is a part of it
+    )  # a token that every call needs is a part of it
     return last if [(one.name, one.error) for one in calls][-1:] == [(_NAME, None)] else ""
 
 
@@ -385,7 +385,7 @@ def _heads(template: Template, parser: NativeParser, written: Written) -> tuple[
 
 
 def said(parser: Parser, text: str) -> str:
-    """Return what a turn without calls says to the world: without the channels of families that have some."""
+    """Return the text of a turn without calls for the world: without the channels of families that have some."""
     return parser.split(text).content if isinstance(parser, HarmonyParser) else text
 
 

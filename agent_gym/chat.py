@@ -5,10 +5,10 @@ that the policy sampled would be decoded and encoded again (byte-pair encoding i
 edit history (Qwen3 drops earlier <think> text). So the template is only asked for *deltas*: the first prompt, and then,
 per turn, the text between the policy's last word and its next one.
 
-A made-up conversation [user, assistant(SENTINEL), answer...] is rendered, and what follows the sentinel is the delta:
+A made-up conversation [user, assistant(SENTINEL), answer...] is rendered, and the text after the sentinel is the delta:
 the end of the assistant's turn, the answer with its role headers, and the generation prompt. If the policy sampled its
 own end-of-turn, the template's copy of that token is dropped; if it was cut off, it stays, as a token of the world.
-Counting that forced token as the policy's is the bug behind Agent-R1's NaNs (its issue #30).
+Counting that forced token as the policy's is the cause of Agent-R1's NaNs (its issue #30).
 """
 
 from __future__ import annotations
@@ -133,9 +133,9 @@ class ChatRenderer:
     ) -> list[int]:
         """Render a whole conversation as a chat server would, up to and including the generation prompt: (T,) ids.
 
-        Unlike the deltas of `reply` it shows what the template makes of history, thoughts dropped and all. If it begins
-        with the words of `seen`, the context so far, it begins with these ids, which encoding might not give back.
-        A message with `token_ids`, a turn of the policy, stands there as it was sampled, whatever its content says.
+        Unlike the deltas of `reply` it shows the template's rendering of the history, thoughts dropped and all. If it
+        begins with the words of `seen`, the context so far, it begins with these ids, which encoding might not give
+        back. A message with `token_ids`, a turn of the policy, appears as it was sampled, whatever its content is.
         """
         turn = absent(_TURN, [message["content"] for message in messages], tools)
         talk: list[Message] = []
@@ -145,7 +145,7 @@ class ChatRenderer:
             if mine:
                 answers = self._to_calls(following)
                 for message in group:
-                    # What the generation prompt began, the policy only went on with: the message is both. No generation
+                    # The policy continued the beginning in the generation prompt: the message is both. No generation
                     # prompt stood before a turn that somebody else wrote.
                     words = "" if message.get("foreign") else self.prefill_at(talk)
                     words += turn if "token_ids" in message else message["content"]
@@ -171,7 +171,7 @@ class ChatRenderer:
         return ids
 
     def _to_calls(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the first of these messages, the answers of tools that the template writes behind calls only."""
+        """Return the first of these messages, the answers of tools that the template writes after calls only."""
         answers = list(takewhile(_is_answer, messages)) if self.call_format.structured else []
         return self._as_observations(answers) if answers else []
 
@@ -179,12 +179,12 @@ class ChatRenderer:
         """Put the words of a turn in the place of the calls that were made up for it."""
         before, found, tail = text.partition(mark)
         opened, _, closed = self.call_format.parser.render_calls(made_up(answers, mark)).partition(mark)
-        # Backwards, since the calls begin with what the parser writes of them.
+        # Backwards, since the calls begin with the parser's text of them.
         start = behind(before[::-1], 0, opened[::-1])
         stop = behind(tail, 0, self._facts.without_end(closed))
         if not found or start is None or stop is None:
             raise ConfigError("the calls of tools are not found in what the chat template writes of a conversation")
-        if opened[:1].isspace():  # what begins with a space brings it
+        if opened[:1].isspace():  # a text that begins with a space brings it
             start += len(before[: len(before) - start]) - len(before[: len(before) - start].rstrip())
         return before[: len(before) - start] + words + tail[stop:]
 
@@ -198,11 +198,11 @@ class ChatRenderer:
 
     @cached_property
     def prefill(self) -> str:
-        """What the generation prompt puts into the policy's mouth (<think>, for example); usually nothing."""
+        """The beginning of the policy's turn in the generation prompt (<think>, for example); usually nothing."""
         return self.prefill_at([{"role": "user", "content": "a"}])
 
     def prefill_at(self, messages: Sequence[Message]) -> str:
-        """The prefill of the turn behind these messages: some templates open a thought behind some of them only."""
+        """The prefill of the turn after these messages: some templates open a thought after some of them only."""
         answered = bool(messages) and _is_answer(messages[-1]) and self.call_format.answer_role == "tool"
         system = [one for one in messages[:1] if one["role"] == "system"]
         # A template may look for a switch in the system message, or in the last one (/no_think).
@@ -215,7 +215,7 @@ class ChatRenderer:
         return self._prefills[key]
 
     def _probe_prefill(self, asked: Sequence[Message]) -> str:
-        """The prefill behind these messages, or behind the answer of a tool if there are none."""
+        """The prefill after these messages, or after the answer of a tool if the list is empty."""
         # The assistant's header is read off an earlier turn: in the last one, templates of thinking models may show an
         # empty thought.
         turn: list[Message] = [{"role": "assistant", "content": _SENTINEL}, {"role": "user", "content": "a"}]
@@ -240,14 +240,14 @@ class ChatRenderer:
         final: bool = False,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
-        """Render what follows the policy's turn: its end, the world's answer, the next generation prompt.
+        """Render the text after the policy's turn: its end, the world's answer, the next generation prompt.
 
         Args:
             sampled: the ids of the policy's turn; only the last one matters.
             messages: the world's answer, as messages in `observation_role`, or as answers of tools, with the `name` of
                 the tool and the `tool_call_id` of a call that has one.
             final: no generation prompt: the episode is over.
-            tools: function schemas, those of `prompt`: some templates name them again in each turn.
+            tools: function schemas, as in `prompt`: some templates name them again in each turn.
 
         Returns:
             (T,) ids. `context + sampled + reply(...)` is the next context.
@@ -258,7 +258,7 @@ class ChatRenderer:
         return self._closing(sampled, self._encode_pieces(self._expand(text, messages).split(mark)))
 
     def _closing(self, sampled: Sequence[int], ids: list[int]) -> list[int]:
-        """Drop the end of turn that a template writes behind a turn that has sampled its own, and spaces before it."""
+        """Drop the end of turn that a template writes after a turn that has sampled its own, and spaces before it."""
         # Another end token than the template's own (Qwen's <|endoftext|>) does not close the turn for the template.
         last = sampled[-1] if sampled else None
         if last is None or last not in self.eos_token_ids | self._closings:
@@ -297,7 +297,7 @@ class ChatRenderer:
         return self.tokenizer.decode(written, skip_special_tokens=False)
 
     def encode(self, text: str) -> list[int]:
-        """Encode text as it stands: special tokens in it count as such, none are added."""
+        """Encode text unchanged: special tokens in it count as such, none are added."""
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def encode_world(self, text: str) -> list[int]:
@@ -327,7 +327,7 @@ class ChatRenderer:
         return [{**answers[0], "content": join([one["content"] for one in answers], "\n")}, *copies[len(answers) :]]
 
     def _delta(self, messages: Sequence[Message], rest: Sequence[Message] = (), **kwargs: Any) -> str:
-        """Render what follows a turn: behind calls where the template writes the answers of tools there only."""
+        """Render the text after a turn: after calls where the template writes the answers of tools there only."""
         answers = self._to_calls(messages)
         if not answers:
             return self._tail([*self._as_observations(messages), *rest], **kwargs)
@@ -402,26 +402,26 @@ class ChatRenderer:
 
     def _probe_end_of_turn(self) -> tuple[int | None, frozenset[int]]:
         """Return the token that ends a turn, and all that close one for the template."""
-        # What closes the last assistant message of a conversation (<|im_end|>, <|return|> of GPT-OSS), behind white
-        # space in some templates (Llama 2). Templates that leave it open (GLM) close it with the next header.
+        # The text that closes the last assistant message of a conversation (<|im_end|>, <|return|> of GPT-OSS), after
+        # white space in some templates (Llama 2). Templates that leave it open (GLM) close it with the next header.
         closed = self._render([{"role": "user", "content": "a"}, {"role": "assistant", "content": _SENTINEL}])
         answer = {"role": self.observation_role, "name": "probe", "content": "a"}
         following = self._tail([answer], add_generation_prompt=True)
         specials = set(self.tokenizer.all_special_ids) | set(getattr(self.tokenizer, "added_tokens_decoder", {}))
         closed = closed.partition(_SENTINEL)[2]
         first, second = self._first(closed, specials), self._first(following, specials)
-        # Behind white space there may be a header of what follows.
+        # A header of the next text may follow the white space.
         if first is not None and closed[:1].isspace() and first not in (second, self.tokenizer.eos_token_id):
             first = None
         if first is None:
             if following[:1].isspace() and second != self.tokenizer.eos_token_id:
                 second = None
             return second, frozenset()
-        # A conversation that goes on may close its turns in another way: <|end|> of GPT-OSS.
+        # A conversation that continues may close its turns in another way: <|end|> of GPT-OSS.
         return first, frozenset({first} if second is None else {first, second})
 
     def _first(self, text: str, specials: Collection[int]) -> int | None:
-        """Return the special token that a text begins with, behind white space."""
+        """Return the special token that a text begins with, after white space."""
         ids = self.encode(text.lstrip())
         return ids[0] if ids and ids[0] in specials else None
 
@@ -443,7 +443,7 @@ class ChatRenderer:
         return probe(self._facts, families(), self._plain_answers, self.renders_tools)
 
     def _plain_answers(self, answers: Sequence[Message], **kwargs: Any) -> str:
-        """Render answers of tools behind a plain turn; `ConfigError` where the template knows no tools."""
+        """Render answers of tools after a plain turn; `ConfigError` where the template knows no tools."""
         if "tool" not in str(self._template):
             raise ConfigError("the chat template knows no tools")
         return self._tail(answers, **kwargs)

@@ -3,7 +3,7 @@
 Each source gives the same thing, a mapping from split name to a sequence of rows. All rows are checked on the way
 (row_reader.py): one that cannot be played is found when the environment is made and not in the middle of a run.
 
-What `agent-gym prepare` has made, data sets and a model, is in one folder (`cache_folder`).
+Data sets and a model made by `agent-gym prepare` are in one folder (`cache_folder`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class GeneratedRows(Sequence[Row]):
 class DistinctRows(GeneratedRows):
     """Rows of a generator of which no two are the same to a policy: each is drawn until it is new, and kept.
 
-    Row i depends on those before it alone, so that it is the same at any size. A subclass defines `draw` or `drafts`.
+    Row i depends on the rows before it alone, so that it is the same at any size. A subclass defines `draw` or
+    `drafts`.
 
     Args:
         size: how many there are at most. Where `TRIES` draws in a row find nothing new, the split ends before.
@@ -77,7 +78,7 @@ class DistinctRows(GeneratedRows):
         raise TypeError(f"{type(self).__name__} has to define draw(index, attempt)")
 
     def drafts(self, index: int) -> Iterator[Any]:
-        """Yield what row `index` may be, one attempt after the other."""
+        """Yield candidates for row `index`, one after the other."""
         return (self.draw(index, attempt) for attempt in itertools.count())
 
     def _mark(self, row: Any) -> Any:
@@ -106,7 +107,7 @@ class DistinctRows(GeneratedRows):
         return {**self.__dict__, "_rows": [], "_seen": set()}
 
 
-# One for all, since a lock of its own could not be copied with its environment.
+# One for all, since its own lock could not be copied with its environment.
 _DRAWING = threading.RLock()
 
 
@@ -114,8 +115,8 @@ class SplitRows(DistinctRows):
     """The rows of one split of a generator. In train a row may come back, in the other splits none does.
 
     Names and wordings belong to one split each, and a row depends on the split, its number and what a subclass is given
-    beside these. A generator of random numbers that is seeded by them as a text goes through SHA-512: neighbouring rows
-    share nothing, and PYTHONHASHSEED is no matter.
+    as well. A generator of random numbers that is seeded by them as a text goes through SHA-512: neighbouring rows
+    share nothing, and PYTHONHASHSEED has no influence.
 
     Args:
         split: one of `SIZES`.
@@ -146,7 +147,7 @@ class SplitRows(DistinctRows):
 def read_wordings(package: str) -> dict[str, dict[str, tuple[str, ...]]]:
     """Read wording.txt of a generator, kind of task to split to sentences: blocks of a kind, then a sentence a line.
 
-    The first block says what the file is. A sentence stands behind its split, and goes on in lines with 12 spaces.
+    The first block describes the file. A sentence follows its split, and continues in lines with 12 spaces.
     """
     wordings: dict[str, dict[str, tuple[str, ...]]] = {}
     for block in files(package).joinpath("wording.txt").read_text("utf-8").strip().split("\n\n")[1:]:

@@ -1,4 +1,4 @@
-"""What a docstring says of a function and of each of its arguments, whichever of the usual styles it is written in.
+"""Descriptions of a function and its arguments, from its docstring, whichever of the usual styles it is written in.
 
 Google (`Args:`), NumPy, reST (`:param x:`) and Epydoc (`@param x:`) are read by `docstring_parser`. An argument that it
 does not find is looked for line by line: people write lists (`- x (int): ...`) and Markdown, too.
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 _FIELD = re.compile(r"^\s*(?:[:@]\w+[^:\n]*:|@\w+\s|\\param)", re.MULTILINE)
 _LAST = r"(?:returns?|raises|yields?|examples?|notes?|see also|references)"
 _HEADING = r"(?:args|arguments|params|parameters|returns?|raises|yields?|examples?|notes?|attributes|keyword args)"
-# A heading of its own line, plain, with a colon, in bold, or as Markdown; or one that is underlined.
+# A heading on a separate line, plain, with a colon, in bold, or as Markdown; or one that is underlined.
 _SECTION = re.compile(
     rf"^[ \t]*(?:[#*]+[ \t]*)?{_HEADING}(?:[ \t]*:[*]*|[*]+:?|(?=[ \t]*\n[ \t]*[-=~]{{3,}}))[ \t]*$",
     re.IGNORECASE | re.MULTILINE,
@@ -57,7 +57,7 @@ def _summary(text: str) -> str:
 
 
 def _by_style(text: str) -> list[dict[str, str]]:
-    """Return what each style reads of a docstring; the one that reads the most first."""
+    """Return the reading of a docstring in each style; the one that reads the most first."""
     from docstring_parser import DocstringStyle, ParseError, parse
 
     read: list[dict[str, str]] = []
@@ -78,7 +78,7 @@ def _by_style(text: str) -> list[dict[str, str]]:
 
 
 def _by_line(text: str, name: str) -> str:
-    """Return the description of an argument in a line of its own, with the lines that are indented further."""
+    """Return the description of an argument on a separate line, with the lines that are indented further."""
     if behind := _AFTER.search(text):
         text = text[: behind.start()]
     word = rf"[`*]{{0,3}}\*{{0,2}}{re.escape(name)}[`*]{{0,3}}"

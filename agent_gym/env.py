@@ -1,8 +1,8 @@
-"""`TextEnv`: a `gymnasium.Env` that speaks text and reports who wrote what.
+"""`TextEnv`: a `gymnasium.Env` that speaks text and reports the author of each token.
 
-The environment, not the trainer, keeps the transcript, because only the environment knows what it wrote. Every call
-returns in `info` what it appended: messages, character spans and, with a tokenizer, token ids and token spans. A
-rollout concatenates these and has the exact context of the policy and the mask for its loss.
+The environment, not the trainer, keeps the transcript, because only the environment knows its own text. Every call
+returns in `info` the appended messages, character spans and, with a tokenizer, token ids and token spans. A rollout
+concatenates these and has the exact context of the policy and the mask for its loss.
 
 make, reset, step and close of one environment happen in one thread, which is not the main thread in rollouts. A
 subclass defines `begin(task)` (the first message) and `respond(action)` (the world's answer). A mistake of the policy
@@ -30,7 +30,7 @@ from agent_gym.transcript import PROMPT_STEP, Sampled, Source, Transcript, kind_
 MAX_ACTION_CHARS = 1 << 20
 HISTORY_HEADING = "What happened so far:"
 CATEGORY_FIELDS = frozenset({"type", "level", "kind", "category"})
-"""Fields of a data set's row that say what kind of task it is."""
+"""Fields of a data set's row that give the kind of its task."""
 _OPTIONS = {"split", "index", "task"}
 
 
@@ -50,7 +50,8 @@ class TextEnv(gymnasium.Env[str, str]):
 
     Raises:
         ConfigError: for an argument that the environment does not take or that is of a wrong type, an unknown split or
-            reward term, a weight that is no finite number, a process term without a weight, or a turn budget below 1.
+            reward term, a weight that is not a finite number, a process term without a weight, or a turn budget below
+            1.
     """
 
     # Of the class as well: Gymnasium looks at them before anybody can say that `__init__` of the base was not called.
@@ -65,9 +66,9 @@ class TextEnv(gymnasium.Env[str, str]):
     stop: tuple[str, ...] = ()
     """Strings after which a turn is complete; the policy's engine may stop generating there."""
     inline: bool = False
-    """Whether the world answers inside the policy's own turn instead of in a message of its own."""
+    """Whether the world answers inside the policy's own turn instead of in a separate message."""
     author: Source = "agent"
-    """The source of what the policy writes; with the name of its role where there are several ("agent:buyer")."""
+    """The source of the policy's text; with the name of its role where there are several ("agent:buyer")."""
     shows_images: bool = False
     """Whether it answers with images, so that a model that is made for it on the spot has to read them."""
 
@@ -143,7 +144,7 @@ class TextEnv(gymnasium.Env[str, str]):
             raise ConfigError(str(error)) from None
 
     def begin(self, task: Any) -> Content:
-        """Start the task and return what the user says first: a text, or parts with images (`images.parts`)."""
+        """Start the task and return the user's first message: a text, or parts with images (`images.parts`)."""
         raise ConfigError(f"{type(self).__name__} does not define begin(task): let it return the first message, a text")
 
     def respond(self, action: str) -> Reply:
@@ -151,12 +152,12 @@ class TextEnv(gymnasium.Env[str, str]):
         raise ConfigError(f"{type(self).__name__} does not define respond(action): let it return an agent_gym.Reply")
 
     def categories(self, task: Any) -> dict[str, str]:
-        """Return what kinds a task is of, by name, for evaluations; by default the `CATEGORY_FIELDS` of its row."""
+        """Return the kinds of a task, by name, for evaluations; by default the `CATEGORY_FIELDS` of its row."""
         row = task if isinstance(task, Mapping) else {}
         return {name: str(row[name]) for name in row if name in CATEGORY_FIELDS and isinstance(row[name], str | int)}
 
     def gold(self, task: Any) -> Any:
-        """Return what judges a solution of a task, as a JSON value; by default the `answer` of its row.
+        """Return the reference solution of a task, as a JSON value; by default the `answer` of its row.
 
         It needs no `reset`. Raises `ConfigError` if there is none: the seed draws it, or another library has it.
         """
@@ -182,22 +183,22 @@ class TextEnv(gymnasium.Env[str, str]):
         return cut_to_size(self.behind_system_prompt(question), "\n\n")
 
     def prompt_ids(self, messages: list[Message]) -> list[int]:
-        """Render a prompt, the opening or what `situation` returned: (T,) ids."""
+        """Render a prompt, the opening or the return value of `situation`: (T,) ids."""
         assert self.renderer is not None
         return self.renderer.prompt(messages, self.template_tools)
 
     def leave(self) -> None:
-        """End what still runs for an episode that a budget stopped. By default there is nothing."""
+        """Stop background work of an episode that a budget truncated. By default there is none."""
 
     def situation(self) -> list[Message]:
-        """Describe where the episode stands, for `rebuild` contexts: by default the opening and what happened."""
+        """Return the prompt of the next turn, for `rebuild` contexts: by default the opening and the history."""
         opening: list[Message] = copied(self._opening)
         if history := self.history():
             opening[-1]["content"] = join([opening[-1]["content"], f"{HISTORY_HEADING}\n{history}"], "\n\n")
         return opening
 
     def history(self) -> str:
-        """Return what happened so far, one numbered step after the other; "" at the start."""
+        """Return the history so far, one numbered step after the other; "" at the start."""
         lines: list[str] = []
         for one in self.transcript.segments:
             if kind_of(one.source) == "agent":
@@ -211,14 +212,14 @@ class TextEnv(gymnasium.Env[str, str]):
         return self.system_prompt
 
     def behind_system_prompt(self, content: Content) -> list[Message]:
-        """Return the messages of a prompt: the system prompt, if there is one, and what the user says."""
+        """Return the messages of a prompt: the system prompt, if there is one, and the user's message."""
         system = self.opening_system_prompt()
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
         return [*messages, {"role": "user", "content": content}]
 
     @property
     def template_tools(self) -> list[dict[str, Any]]:
-        """The schemas that a chat template is given: those of `tool_schemas`, where it asks for the right format."""
+        """The schemas that a chat template is given: the ones of `tool_schemas`, where it asks for the right format."""
         return self.tool_schemas
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -233,8 +234,8 @@ class TextEnv(gymnasium.Env[str, str]):
             token_ids, token_spans when there is a tokenizer).
 
         Raises:
-            ConfigError: for options that are no dict or unknown, an unknown split, an index out of range, or a wrong
-                result of `begin`.
+            ConfigError: for options that are not a dict or not known, an unknown split, an index out of range, or a
+                wrong result of `begin`.
         """
         self._require_init()
         super().reset(seed=seed)
@@ -266,9 +267,9 @@ class TextEnv(gymnasium.Env[str, str]):
             raise ConfigError(f"{name}.__init__ does not call the one of its base: super().__init__(tasks, **kwargs)")
 
     def _begin_transcript(self, messages: list[Message]) -> dict[str, Any]:
-        """Write the opening into the transcript; returns what `info` says of it."""
-        # A template renders the opening as a whole, and splitting its ids by message would be a guess: all of them
-        # stand in the user's segment. None of them is the policy's.
+        """Write the opening into the transcript; returns its part of `info`."""
+        # A template renders the opening as a whole, and splitting its ids by message would be a guess: all of them are
+        # in the user's segment. None of them is the policy's.
         ids = [] if self.renderer is None else self.prompt_ids(messages)
         opening = []
         for message in messages[:-1]:
@@ -301,7 +302,7 @@ class TextEnv(gymnasium.Env[str, str]):
         return tasks[index], f"{split}/{index}"
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take the policy's turn and return what the world answers.
+        """Take the policy's turn and return the world's answer.
 
         Args:
             action: the policy's text; a `Sampled` also carries the ids it was sampled as.
@@ -314,9 +315,9 @@ class TextEnv(gymnasium.Env[str, str]):
 
         Raises:
             gymnasium.error.ResetNeeded: before the first `reset` and after the end of an episode.
-            TypeError: for an action that is no text.
+            TypeError: for an action that is not a text.
             ConfigError: if `respond` returns something else than a `Reply`, wrong types in it, or an unknown term.
-            EnvFailure: if the machinery breaks, or a reward or metric is no finite number of at most `MAX_REWARD`.
+            EnvFailure: if the machinery breaks, or a reward or metric is not a finite number of at most `MAX_REWARD`.
         """
         self._require_init()
         if self._over:
@@ -324,7 +325,7 @@ class TextEnv(gymnasium.Env[str, str]):
             raise gymnasium.error.ResetNeeded(f"{why}: call reset() before step()")
         text = plain_action(action)
         reply = self.respond(text)
-        self._over = True  # also where a check raises: the world went on and the transcript did not
+        self._over = True  # also where a check raises: the world advanced and the transcript did not
         check_reply(reply, type(self).__name__, self.weights)
         terms = {
             name: plain_number(value, "reward term", self.place, MAX_REWARD, self.weights[name], name)
@@ -369,7 +370,7 @@ class TextEnv(gymnasium.Env[str, str]):
             return cut_to_size(_plain(reply.messages), "\n")
         if reply.tool_calls and not reply.text:
             known = [schema["function"]["name"] for schema in self.tool_schemas]
-            # A name that the policy made up stays out of the template, which would print it as it stands.
+            # A name that the policy made up stays out of the template, which would print it unchanged.
             answers: list[Message] = [
                 {
                     "role": "tool",
@@ -388,7 +389,7 @@ class TextEnv(gymnasium.Env[str, str]):
     def _token_ids(
         self, action: str, text: str, answers: list[Message], observation: str, terminated: bool
     ) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the ids of the action, and those of what the world answers; empty where there are none."""
+        """Return the ids of the action, and of the world's answer; empty where there are none."""
         if self.renderer is None:
             return (), ()
         if isinstance(action, Sampled):
@@ -402,7 +403,7 @@ class TextEnv(gymnasium.Env[str, str]):
             return sampled, ()
         if self.inline:
             return sampled, self.renderer.inline_reply(sampled, observation)
-        # A truncated episode could go on: its text ends with the generation prompt.
+        # A truncated episode could continue: its text ends with the generation prompt.
         return sampled, self.renderer.reply(sampled, answers, final=terminated, tools=self.template_tools)
 
 

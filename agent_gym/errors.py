@@ -23,7 +23,7 @@ from typing import Any
 from agent_gym.installed import install_command
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""The numbers of an `OSError` that says so."""
+"""The error numbers of an `OSError` for a disk or file-size limit that is reached."""
 _NOT_THE_USERS = {"agent_gym", "gymnasium", *sys.stdlib_module_names}
 
 
@@ -32,19 +32,20 @@ class AgentGymError(Exception):
 
 
 class ConfigError(AgentGymError, ValueError):
-    """A setting or argument that cannot work. The message names the value, what is allowed and the cure."""
+    """A setting or argument that cannot work. The message names the value, the allowed ones and the cure."""
 
 
 class EnvFailure(AgentGymError, RuntimeError):
-    """The world behind an environment broke (a dead sandbox, a missing index).
+    """The machinery of an environment broke (a dead sandbox, a missing index).
 
-    A function that is a tool raises it for what the policy did not cause; any other exception of it is an answer that
-    the policy reads. The episode it happens in is marked failed, its reward is NaN, and it is left out of the update.
+    A function that is a tool raises it for faults that the policy did not cause; any other exception of it is an answer
+    that the policy reads. The episode it happens in is marked failed, its reward is NaN, and it is left out of the
+    update.
     """
 
 
 class RolloutError(AgentGymError, RuntimeError):
-    """A whole rollout cannot go on, for example because every one of its episodes failed."""
+    """A whole rollout cannot continue, for example because every one of its episodes failed."""
 
 
 def message_of(error: BaseException) -> str:
@@ -61,7 +62,7 @@ def described(error: BaseException) -> str:
 
 
 def causes(error: BaseException) -> list[BaseException]:
-    """Return an error behind what caused it, the innermost cause first; explicit causes (`raise ... from`) alone."""
+    """Return the explicit causes (`raise ... from`) of an error, the innermost first, and then the error."""
     errors: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and not any(cause is one for one in errors):
@@ -98,7 +99,7 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None) -> 
     """Return a setting that counts something, an integer of Python or numpy from `least` to `most`, as an int.
 
     Raises:
-        ConfigError: for anything else, which names the value and what is allowed.
+        ConfigError: for anything else, which names the value and the allowed ones.
     """
     try:
         number = least - 1 if isinstance(value, bool) else operator.index(value)
@@ -133,15 +134,15 @@ def only_embedded(name: str, value: Any, data: Any) -> None:
 
 
 def at_difficulty(difficulty: int | None, ladder: Sequence[Mapping[str, Any]], **given: Any) -> dict[str, Any]:
-    """Return the settings of a difficulty, 1 to 5 for the rungs of a ladder, or, without one, those that were given.
+    """Return the settings of a difficulty, 1 to 5 for the rungs of a ladder, or, without one, the given ones.
 
     Args:
         difficulty: None for no difficulty.
         ladder: settings by default, then of each difficulty.
-        given: what the caller chose, by name; None for what was left open.
+        given: the caller's choices, by name; None for settings without a choice.
 
     Raises:
-        ConfigError: if there is no such difficulty, or something that it sets was chosen, too.
+        ConfigError: if the difficulty does not exist, or something that it sets was chosen, too.
     """
     rung = ladder[0 if difficulty is None else whole_number("difficulty", difficulty, 1, len(ladder) - 1)]
     chosen = {name: value for name, value in given.items() if value is not None}
@@ -152,16 +153,16 @@ def at_difficulty(difficulty: int | None, ladder: Sequence[Mapping[str, Any]], *
 
 
 def unknown_arguments(made: type, given: Iterable[str]) -> str:
-    """Name the arguments that a class does not take, those it takes, and those that were perhaps meant.
+    """Name the arguments that a class does not take, the arguments that it takes, and near misses.
 
-    Its constructors hand on what they do not know as `**kwargs`.
+    Its constructors pass unknown arguments on as `**kwargs`.
     """
     allowed: dict[str, None] = {}
     for base in made.__mro__:
         if "__init__" not in vars(base):
             continue
         parameters = list(inspect.signature(base.__init__).parameters.values())[1:]  # type: ignore[misc]
-        # What a base class needs its subclasses give it.
+        # Subclasses supply the required arguments of a base class.
         names = [one.name for one in parameters if base is made or one.default is not one.empty]
         allowed |= dict.fromkeys(name for name in names if name not in ("args", "kwargs", "unknown"))
         if all(one.kind is not one.VAR_KEYWORD for one in parameters):
@@ -194,7 +195,7 @@ def writing(path: str | Path, cure: str = "name another file") -> Iterator[None]
         reason = f"cannot write {path}: {error.strerror or error}"
         if error.errno in DISK_FULL:
             raise AgentGymError(f"{reason}; make room") from error
-        # What was read meanwhile has a name of its own.
+        # A file that was read meanwhile has another name.
         about = "" if error.filename in (None, path, str(path)) else f" ({error.filename})"
         raise ConfigError(f"{reason}{about}; {cure}") from error
 

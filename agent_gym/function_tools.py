@@ -3,9 +3,10 @@
     def price(item: Annotated[str, "as the catalogue has it"], count: int = 1) -> dict:
         '''Tell the price of some items.'''
 
-The name is the function's, the description the first paragraph of its docstring, and the schema its signature with what
-the docstring or `Annotated` says of each argument. Pydantic checks the arguments of a call, so that a wrong type is an
-observation. So is an exception of the function: "Error: KeyError: 'pen'". `raise EnvFailure` says that the world broke.
+The name is the function's, the description the first paragraph of its docstring, and the schema its signature with the
+descriptions that the docstring or `Annotated` says of each argument. Pydantic checks the arguments of a call, so that a
+wrong type is an observation. So is an exception of the function: "Error: KeyError: 'pen'". `raise EnvFailure` says that
+the world broke.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class FunctionTool(Tool):
 
         Raises:
             EnvFailure: if the function raises it. `MemoryError`, and SQLite's complaint of another thread, pass, too.
-            ConfigError: if it returns what is no text and cannot be shown as one.
+            ConfigError: if its result is not a text and cannot be shown as one.
         """
         try:
             checked = self._arguments.validate(arguments)
@@ -95,7 +96,7 @@ class FunctionTool(Tool):
         return results
 
     def __getstate__(self) -> dict[str, Any]:
-        # The function, or where to find it if the tool stands under its name, as a decorator puts it there.
+        # The function, or where to find it if the tool is bound to its name, as a decorator puts it there.
         function, found = self._function, self._function
         with suppress(AttributeError, KeyError):
             found = attrgetter(function.__qualname__)(sys.modules[function.__module__])
@@ -104,7 +105,7 @@ class FunctionTool(Tool):
         return {"function": function, "max_chars": self.max_chars}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Read anew: what pydantic made of its arguments stays in its process.
+        # Read anew: pydantic's model of its arguments stays in its process.
         function = state.get("function")
         if function is None:
             module, name = state["place"]
@@ -153,7 +154,7 @@ def tool(
 
 
 def as_tools(given: Any, owner: str) -> list[Tool]:
-    """Return the tools of an environment, functions made into tools; `ConfigError` if they are no list of these."""
+    """Return the tools of an environment, functions made into tools; `ConfigError` if they are not a list of these."""
     if isinstance(given, Tool) or (callable(given) and not isinstance(given, Iterable)):
         name = given.name if isinstance(given, Tool) else title_of(given)
         raise ConfigError(f"tools of {owner} is {shown(given)}; it must be a list: tools=[{name}]")
@@ -175,7 +176,7 @@ def _is_machinery(error: BaseException) -> bool:
 
 
 def _plain(function: Function) -> Any:
-    """Return the function behind partials, and behind an object that is called."""
+    """Return the function that partials or a callable object wrap."""
     while isinstance(function, functools.partial):
         function = function.func
     if not (inspect.isroutine(function) or isinstance(function, type)) and not hasattr(function, "__wrapped__"):
@@ -184,7 +185,7 @@ def _plain(function: Function) -> Any:
 
 
 def _checked_name(function: Any) -> str:
-    """Return the name of a tool; `ConfigError` for what nobody can call, or nothing awaits."""
+    """Return the name of a tool; `ConfigError` for an object that cannot be called, or is never awaited."""
     name = title_of(function)
     if not callable(function):
         raise ConfigError(f"a tool is made of {shown(function)}; it must be a function")
@@ -215,7 +216,7 @@ def _docstring_of(function: Function, name: str) -> str:
 
 
 def _parameters(function: Function, name: str) -> dict[str, inspect.Parameter]:
-    """Return the arguments that a policy gives, by name: not those that a partial has fixed."""
+    """Return the arguments that a policy gives, by name: without the ones that a partial has fixed."""
     try:
         parameters = dict(inspect.signature(function).parameters)
     except (ValueError, TypeError) as error:  # of a builtin, or of an object that hides it

@@ -1,12 +1,12 @@
-"""Images in messages, and what a model makes of them.
+"""Images in messages, and the tokens and tensors that a model makes of them.
 
 The content of a message is a text, or a list of parts as chat templates know them: {"type": "text", "text": ...} and
-{"type": "image", "image": Image}. An observation has the word `PLACEHOLDER` where an image stands.
+{"type": "image", "image": Image}. An observation has the word `PLACEHOLDER` in place of an image.
 
 A chat template writes one image token per image; a model wants one per patch that it reads, and only its processor
-knows how many those are. So `Vision` expands the template's token before anything is encoded. An image token that the
-policy samples is no image: it ends the turn, is trained as any sampled token, and is shown to models as an end of turn
-from then on (`readable`). Nothing here imports transformers or torch.
+knows how many there are. So `Vision` expands the template's token before anything is encoded. An image token that the
+policy samples is not an image: it ends the turn, is trained as any sampled token, and is shown to models as an end of
+turn from then on (`readable`). Nothing here imports transformers or torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from agent_gym.errors import ConfigError
 
 PLACEHOLDER = "<image>"
-"""What stands for an image in a text that is for people."""
+"""The placeholder of an image in a text for people."""
 
 Part: TypeAlias = dict[str, Any]
 Content: TypeAlias = str | list[Part]
@@ -35,7 +35,7 @@ _URL = "data:image/png;base64,"
 class Image:
     """An RGB image that never changes, equal to every image with the same pixels.
 
-    `pixels` are (H, W, 3) uint8, else `ConfigError`; they are copied, so that an environment may go on drawing on them.
+    `pixels` are (H, W, 3) uint8, else `ConfigError`; they are copied, so that an environment may keep drawing on them.
     """
 
     def __init__(self, pixels: Any) -> None:
@@ -89,7 +89,7 @@ class Image:
 
 
 class Shown(NamedTuple):
-    """An image in a sequence of tokens: from its first position to the one behind its last."""
+    """An image in a sequence of tokens: from its first position to the one after its last."""
 
     image: Image
     start: int
@@ -116,7 +116,7 @@ def images_of(messages: Iterable[Mapping[str, Any]]) -> list[Image]:
 
 
 def join(contents: Sequence[Content], joint: str) -> Content:
-    """Put contents behind each other, a text between each two."""
+    """Concatenate contents, a text between each two."""
     if all(isinstance(content, str) for content in contents):
         return joint.join(map(str, contents))
     joined: list[Part] = []
@@ -171,7 +171,7 @@ class Vision:
         return self._expansion(image).count(self.token)
 
     def readable(self, ids: Sequence[int], shown: Sequence[Shown]) -> list[int]:
-        """Return ids in which no image token stands outside of an image."""
+        """Return ids in which no image token lies outside of an image."""
         if self.token_id not in ids:
             return list(ids)
         within = {t for image in shown for t in range(image.start, image.stop)}
@@ -186,7 +186,7 @@ class Vision:
         return [*kept, *ids[position:]]
 
     def inputs(self, images: Sequence[Image]) -> dict[str, Any]:
-        """Return what a model reads of images, one after the other along the first axis, as tensors on the CPU.
+        """Return the model's inputs for images, one after the other along the first axis, as tensors on the CPU.
 
         For Qwen2-VL `pixel_values`, (patches of all images, numbers of a patch), and `image_grid_thw`, (images, 3).
         """

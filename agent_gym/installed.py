@@ -1,4 +1,4 @@
-"""What is installed beside agent_gym: the command that brings an extra, and versions that no test has run with."""
+"""Optional dependencies of agent_gym: the command that installs an extra, and versions that no test has run with."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def check_content(content: Any, what: str) -> None:
 
 
 def copied(value: Any) -> Any:
-    """Copy nested dicts and lists; what they hold (texts, numbers, images) never changes and is shared."""
+    """Copy nested dicts and lists; their leaves (texts, numbers, images) never changes and is shared."""
     if isinstance(value, dict):
         return {name: copied(entry) for name, entry in value.items()}
     return [copied(entry) for entry in value] if isinstance(value, list) else value

@@ -1,8 +1,8 @@
-"""What a model is named by, and whether it can be one: a hub id, a folder, an adapter's folder, or a prepared name.
+"""Names of models, and whether a name can be one: a hub id, a folder, an adapter's folder, or a prepared name.
 
 An adapter (LoRA and its kin, as PEFT saves them) is a folder without weights of a whole model. It names its base model
 in `adapter_config.json`, and wherever a model is wanted it is one: base and adapter together. Nothing here imports
-torch; `agent_gym.policies.loading` loads what is named.
+torch; `agent_gym.policies.loading` loads the model.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _POINTER = b"version https://git-lfs"
 _OTHERS = "a model is a folder or a hub id"
 
 SOURCES: dict[str, Callable[[str], str]] = {}
-"""What finds the model of a name with a prefix: `SOURCES["trained"]("NAME")` is the folder or id of `trained:NAME`."""
+"""Finders for names with a prefix: `SOURCES["trained"]("NAME")` is the folder or id of `trained:NAME`."""
 
 
 def model_source(model: str) -> str:
-    """Return where a model is loaded from: for a prepared name its folder, else what was given.
+    """Return where a model is loaded from: for a prepared name its folder, else the name itself.
 
     A folder of that name in the working directory comes first.
 
@@ -48,7 +48,7 @@ def model_source(model: str) -> str:
 
 
 def adapter_folder(model: str) -> Path | None:
-    """Return the folder of an adapter, also of one on the hub; None for a whole model, and what is no model."""
+    """Return the folder of an adapter, also of one on the hub; None for a whole model, and for anything else."""
     source = model_source(model)
     path = Path(source)
     if path.is_dir():
@@ -93,7 +93,7 @@ def config_source(model: str) -> str:
 
 
 def check_model(model: str | None) -> None:
-    """Raise `ConfigError` for no model, and for what is written like a path and holds none that can be loaded.
+    """Raise `ConfigError` without a model, and for a path that holds no model that can be loaded.
 
     Whether the hub has a model is left to its client.
     """

@@ -35,7 +35,7 @@ class Openings:
         """Return the messages as the template shows all: the text of a dropped system message before the user's.
 
         Raises:
-            ConfigError: if the template drops another message or a tool, or there is no user's message.
+            ConfigError: if the template drops another message or a tool, or the user's message is missing.
         """
         shape = (*((one["role"], _kinds(one["content"]), "tool_calls" in one) for one in messages), len(tools))
         if shape not in self._folds:
@@ -72,7 +72,7 @@ class Openings:
         schemas = [{**one, "function": {**one["function"], "name": name, "description": name}} for one, name in offered]
         marked = [{**one, "content": _replaced(one["content"], mark)} for one, mark in said]
         text = self._render(marked, tools=schemas or None, add_generation_prompt=True)
-        # A message with images is checked by their number (images.py), with a cure of its own.
+        # A message with images is checked by their number (images.py), with another cure.
         words = [(one, mark) for one, mark in said if one["content"] and not _shows_images(one["content"])]
         lost = [one["role"] for one, mark in words if mark not in text]
         if self._prints_tools:

@@ -1,12 +1,12 @@
-"""`PlayersEnv`: a game of several roles, each with a conversation, and secrets, of its own.
+"""`PlayersEnv`: a game of several roles, each with a conversation, and its secrets.
 
-A `Game` knows the rules and nothing of models. Who plays a role is a setting. The policy plays one and something
-else the others, a script or another model behind an endpoint; or, with `opponent="self"`, the policy plays them all.
-Then each role has a transcript of its own. What it writes has the source `agent:ROLE`, and what others say to it is the
-world's, `env:OTHER`. So each token that was sampled is trained once, in the row of its role.
+A `Game` knows the rules and nothing of models. Who plays a role is a setting. The policy plays one and something else
+the others, a script or another model at an endpoint; or, with `opponent="self"`, the policy plays them all. Then each
+role has its own transcript. Its text has the source `agent:ROLE`, and the text of others is the world's, `env:OTHER`.
+So each token that was sampled is trained once, in the row of its role.
 
 There is one policy. Two that are trained at once need two optimizers, two engines and two sets of weights in one
-trainer; here the other model is behind an endpoint, and the runs take turns.
+trainer; here the other model is at an endpoint, and the runs take turns.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class Game:
         self.role = self.roles[0]
         self.success = False
         self.metrics: dict[str, float] = {}
-        self.spoken: list[tuple[str, str]] = []  # by whom, and what
+        self.spoken: list[tuple[str, str]] = []  # author and text
         self._heard = dict.fromkeys(self.roles, 0)
 
     def opening(self, role: str) -> str:
-        """Return what a role knows before it acts."""
+        """Return the knowledge of a role before it acts."""
         raise TypeError(f"{type(self).__name__} has to define opening(role)")
 
     def act(self, text: str) -> str | None:
-        """Let `role` act, and set who acts next. A complaint is returned if it was no action; it costs a turn."""
+        """Let `role` act, and set who acts next. A text that is not an action costs a turn; a complaint is returned."""
         raise TypeError(f"{type(self).__name__} has to define act(text)")
 
     def terms(self, role: str) -> dict[str, float]:
@@ -56,14 +56,14 @@ class Game:
         raise TypeError(f"{type(self).__name__} has to define terms(role)")
 
     def news(self, role: str) -> tuple[str, str]:
-        """Return who spoke last and what others wrote since this was last asked for a role."""
+        """Return the last speaker, and the texts that others wrote since this was last asked for a role."""
         fresh = [(who, text) for who, text in self.spoken[self._heard[role] :] if who != role]
         self._heard[role] = len(self.spoken)
         return fresh[-1][0] if fresh else "", "\n".join(text for _, text in fresh)
 
 
 Player = Callable[[Any, str], str]
-"""From a game and the role to play to an action. A script may read the game; what it knows is its author's choice."""
+"""From a game and the role to play to an action. A script may read the game; its knowledge is its author's choice."""
 
 
 class PlayersEnv(TextEnv):
@@ -72,8 +72,8 @@ class PlayersEnv(TextEnv):
     Args:
         tasks: see `TextEnv`.
         opponent: who plays the roles that the policy does not: a name in `players`, the address of an OpenAI-compatible
-            server ("http://127.0.0.1:8000/v1", with "#MODEL" behind it where it serves several), or "self": the
-            policy itself plays all of them.
+            server ("http://127.0.0.1:8000/v1", followed by "#MODEL" where it serves several), or "self": the policy
+            itself plays all of them.
         role: the role of the policy; None for that of `role_of`.
         **kwargs: see `TextEnv`.
 
@@ -147,9 +147,10 @@ class PlayersEnv(TextEnv):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Let the role whose turn it is act.
 
-        In self-play the observation is what the next role reads. `info` has the tokens of the role that acted, and in
-        "next" the role that acts next, with the messages, token_ids and token_spans that its own transcript gains. The
-        reward is that of all roles; "role_terms" says which role earned what, "role_process" what of it judges the way.
+        In self-play the observation is the text that the next role reads. `info` has the tokens of the role that acted,
+        and in "next" the role that acts next, with the messages, token_ids and token_spans that its own transcript
+        gains. The reward is the sum over all roles; "role_terms" has each role's terms, and "role_process" each role's
+        process reward.
         """
         observation, reward, terminated, truncated, info = super().step(action)
         if len(self.played) > 1:
@@ -167,7 +168,7 @@ class PlayersEnv(TextEnv):
 
     @property
     def _waits(self) -> bool:
-        """Whether this transcript waits for what another role of the policy says, which acts next."""
+        """Whether this transcript waits for another role of the policy, which acts next."""
         return bool(self.game.role) and self.game.role != self.role
 
     def _let_others_act(self) -> None:
@@ -176,7 +177,7 @@ class PlayersEnv(TextEnv):
             self.game.act(self._opponent(self.game, self.game.role))
 
     def _take_turn(self) -> tuple[str, str]:
-        """Turn to the transcript of the role that acts next; returns who spoke, and what the role reads."""
+        """Turn to the transcript of the role that acts next; returns the speaker, and the text that the role reads."""
         role = self.role = self.game.role
         self.author = f"agent:{role}"
         opening = "" if role in self._books else self.game.opening(role)
@@ -212,7 +213,7 @@ class PlayersEnv(TextEnv):
 
 
 class ServedPlayer:
-    """Another model as an opponent, behind an OpenAI-compatible server. It reads what its role reads.
+    """Another model as an opponent, on an OpenAI-compatible server. It reads the texts of its role.
 
     The key is the environment's OPENAI_API_KEY. A server that fails or answers nothing fails the episode.
     """

@@ -1,8 +1,8 @@
 """Protocols: how a paper or a repository lets a policy play a task, as one setting of an environment.
 
-A published number belongs to a prompt, a wire format, what the world writes back, budgets and a reward.
-`protocol="..."` sets all of them at once, so that a checkpoint can be evaluated as it was trained. The protocols of a
-task are records in its `protocols.py`, with prompts as text files beside it; registry/published.json has the numbers.
+A published number belongs to a prompt, a wire format, the world's answers, budgets and a reward. `protocol="..."` sets
+all of them at once, so that a checkpoint can be evaluated as it was trained. The protocols of a task are records in its
+`protocols.py`, with prompts as text files in its folder; registry/published.json has the numbers.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ Init = TypeVar("Init", bound=Callable[..., None])
 class Protocol:
     """How a policy plays a task in one paper or repository.
 
-    `fixed` are arguments of the environment that make the protocol what it is; nothing else may be given for them.
-    `budgets` are arguments too, such as turns and weights of the reward; what is given beside the protocol replaces
-    them.
+    `fixed` are arguments of the environment that define the protocol; no other value may be given for them. `budgets`
+    are arguments too, such as turns and weights of the reward; values given with the protocol replace them.
     """
 
     source: str  # repository or paper, the files that were read, and their date or version
@@ -38,10 +37,10 @@ class Protocol:
 
 
 def takes_protocol(known: Mapping[str, Protocol]) -> Callable[[Init], Init]:
-    """Decorate the constructor of an environment, so that `protocol="name"` fills in the arguments that it stands for.
+    """Decorate the constructor of an environment, so that `protocol="name"` fills in the arguments of the preset.
 
     Raises:
-        ConfigError: from the constructor, for an unknown protocol, or another value of what it fixes.
+        ConfigError: from the constructor, for an unknown protocol, or another value of a fixed argument.
     """
 
     def decorate(init: Init) -> Init:
@@ -70,6 +69,6 @@ def _filled(known: Mapping[str, Protocol], name: str, given: Mapping[str, Any]) 
     return {**known[name].budgets, **given, **fixed}
 
 
-def prompt_file(beside: str, name: str) -> str:
-    """Return the text of the file `name` in the folder of the module `beside`."""
-    return (Path(beside).parent / name).read_text(encoding="utf-8")
+def prompt_file(module_file: str, name: str) -> str:
+    """Return the text of the file `name` in the folder of the module `module_file`."""
+    return (Path(module_file).parent / name).read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ MASK = "***"
 _ENDS = "token|key|apikey|password|passwd|passphrase|pwd|secret|credential|credentials|auth|authorization|bearer"
 _SECRET = re.compile(rf"(?:.*[_.:/ -])?(?:{_ENDS})")
 _VOCABULARY = re.compile(r"(?:.*_)?(?:bos|eos|pad|unk|sep|cls|mask|image|video|audio|vision|eot|eom|fake|stop)_token")
-"""Names of tokens of a tokenizer, which are no secrets."""
+"""Names of tokens of a tokenizer, which are not secrets."""
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _USER = re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s?#\"'<>]*@")
 _QUERY = re.compile(rf"([?&;](?:[\w.-]*[_.-])?(?:{_ENDS}|sig|signature)=)[^&;#\s\"']+", re.IGNORECASE)

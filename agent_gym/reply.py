@@ -1,4 +1,4 @@
-"""`Reply`: what the world answers to one action of the policy, and the check of what `respond` returned."""
+"""`Reply`: the world's answer to one action of the policy, and the check of `respond`'s return value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agent_gym.transcript import Source, kind_of
 
 @dataclass(slots=True)
 class Reply:
-    """What the world answers to one action. `info` gets copies, so that its dicts and lists may be used again."""
+    """The world's answer to one action. `info` gets copies, so that its dicts and lists may be used again."""
 
     text: Content = ""  # the observation, made by `images.parts` if it has images; empty is fine at the end
     messages: list[Message] | None = None  # the same as chat messages where one text is not enough; no `text` then
@@ -27,12 +27,12 @@ class Reply:
     # The calls that ran. Where there is neither a text nor messages, their answers are the observation.
     tool_calls: Sequence[ToolCall] = ()
     metrics: dict[str, float] = field(default_factory=dict)  # numbers for the log
-    error: str | None = None  # what the policy did wrong, in a word or two, if anything
+    error: str | None = None  # the policy's mistake, in a word or two, if there is one
     source: Source = "env"  # who answers, for example "user:customer"; never the policy
 
 
 def check_reply(reply: Any, name: str, weights: Iterable[str]) -> None:
-    """Check what `respond` of the environment `name` returned, which has reward terms of these names.
+    """Check the return value of `respond` in the environment `name`, which has reward terms of these names.
 
     Raises:
         ConfigError: unless it is a `Reply` with fields of the right types and known terms.
@@ -52,7 +52,7 @@ def check_reply(reply: Any, name: str, weights: Iterable[str]) -> None:
 
 
 def _wrong_field(reply: Reply) -> tuple[str, str] | None:
-    """Name a field that is not of its type, and what it must be."""
+    """Name a field that is not of its type, and the type that it must have."""
     if not is_content(reply.text):
         return "text", "a text, or what agent_gym.images.parts makes"
     if not (_is_bool(reply.terminated) and _is_bool(reply.success)):

@@ -17,20 +17,20 @@ from typing import Any
 from agent_gym.errors import EnvFailure, one_of, shown
 from agent_gym.formats.thoughts import after_thought as after_thought  # one rule for answers and calls
 
-# A comma belongs to a number only as a thousands separator, otherwise "1,2" would pass for 12.
-# A minus sign before a blank is a dash in "Total - 5", and a sign in "x = - 5" and "the answer is - 5". Behind a letter
-# it is a hyphen, as in GPT-4.
+# A comma belongs to a number only as a thousands separator, otherwise "1,2" would pass for 12. A minus sign before a
+# blank is a dash in "Total - 5", and a sign in "x = - 5" and "the answer is - 5". After a letter it is a hyphen, as in
+# GPT-4.
 _NUMBER = re.compile(
     r"""(?P<sign>(?:(?<![^=:(\[{$\\])|(?<=[=:][ ])|(?<=\bis[ ]))[-−\u2013\u2011][ ]*|(?<![a-z])[-−\u2013\u2011])?
     (?:\\?\$\s*)? (?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+) %?
     (?P<scales>(?:[\s-]*(?:hundred|thousand|million|billion|trillion)s?\b(?!-))*)""",
     re.VERBOSE,
 )
-# What TeX and typesetters write for that comma: {,} ,\! \, and narrow or fixed spaces.
+# The comma as TeX and typesetters write it: {,} ,\! \, and narrow or fixed spaces.
 _SEPARATOR = re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,|[\u2009\u202f\xa0])(?=\d{3}(?!\d))")
 _SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _MAX_ANSWER_CHARS = 256
-# In TeX a backslash takes the next character along, so that \{ is no brace.
+# In TeX a backslash takes the next character along, so that \{ is not a brace.
 _BRACE = re.compile(r"\\boxed\s*+\{|\\.|[{}]", re.DOTALL)
 _BEHIND_BOX = re.compile(r"[\s.,;:$)\]*\\]*+(?:</answer>\s*+)?")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -57,7 +57,7 @@ def plain_number(
     """Return a number of Python, numpy or torch (without dimensions) as a float, times its weight if it has one.
 
     Raises:
-        EnvFailure: if that is no finite number, or its size is above `most`; `what`, `name` and `where` say which.
+        EnvFailure: if it is not a finite number, or its size is above `most`; `what`, `name` and `where` tell which.
     """
     number = value if isinstance(value, float) else _as_float(value)
     if weight is not None:
@@ -88,7 +88,7 @@ def _as_float(value: Any) -> float:
     try:
         plain: Any = value.item() if hasattr(value, "item") and not value.ndim else value
         return float("nan") if isinstance(plain, (str, bytes)) or getattr(plain, "ndim", 0) > 0 else float(plain)
-    except Exception:  # a class of its own may raise anything
+    except Exception:  # another class may raise anything
         return float("nan")
 
 
@@ -118,13 +118,13 @@ def _tagged(text: str) -> list[str]:
 
 
 def boxed_answer(text: str) -> str | None:
-    r"""Return what stands in the last closed `\boxed{...}` of a turn, or None; of nested boxes the innermost counts."""
+    r"""Return the content of the last closed `\boxed{...}` of a turn, or None; of nested boxes the innermost counts."""
     boxes = _boxes(text)
     return text[slice(*max(boxes))].strip() if boxes else None
 
 
 def boxed_format(text: str) -> float:
-    r"""1.0 if the turn states, behind `</think>`, one `\boxed{...}` that is not empty, and then only `</answer>`."""
+    r"""1.0 if the turn states, after `</think>`, one `\boxed{...}` that is not empty, and then only `</answer>`."""
     text = after_thought(text)
     boxes = _boxes(text)
     if len(boxes) != 1 or text.count("\\boxed") != 1:
@@ -150,14 +150,14 @@ def _boxes(text: str) -> list[tuple[int, int]]:
 def parse_number(text: str) -> Fraction | int | None:
     """Read the one number of a short answer ("72.0", "-$1,200", "18 dollars", "5 million", "20%" as 20), exactly.
 
-    None if there is no number, more than one, or more than 256 characters.
+    None without a number, for, more than one, or more than 256 characters.
     """
     found = _number(text)
     return None if found is None else found[0] * found[1]
 
 
 def _number(text: str) -> tuple[Fraction | int, int] | None:
-    """Read the one number of a short answer, and the scale of the words behind it."""
+    """Read the one number of a short answer, and the scale of the words after it."""
     if len(text) > _MAX_ANSWER_CHARS:
         return None
     text = _SEPARATOR.sub(",", text.lower())
@@ -167,7 +167,7 @@ def _number(text: str) -> tuple[Fraction | int, int] | None:
     digits = found[0]["digits"].replace(",", "")
     try:
         value = Fraction(digits) if "." in digits else int(digits)  # the same value, ten times faster
-    except ValueError:  # digits of other scripts match \d but are no number here
+    except ValueError:  # digits of other scripts match \d but are not numbers here
         return None
     words = re.findall("[a-z]+", found[0]["scales"])
     scale = math.prod(_SCALES[word.removesuffix("s")] for word in words)
@@ -211,7 +211,7 @@ def exact_match(answer: str | None, gold: str) -> float:
 
 
 def sub_exact_match(answer: str | None, gold: str) -> float:
-    """1.0 if the normalised gold answer is a substring of the normalised answer: what Agent-R1 reports as "EM".
+    """1.0 if the normalised gold answer is a substring of the normalised answer: Agent-R1 reports this as "EM".
 
     It is generous: "no" is a substring of "unknown", and a list of all candidates always wins. Of a gold answer that is
     empty after normalising only the same is right.
@@ -246,7 +246,7 @@ def preset_weights(
 ) -> dict[str, float]:
     """Return the weights of a preset such as a published reward: 0 for all other terms, and `weights` over that.
 
-    `ConfigError` if there is no such preset.
+    `ConfigError` if the preset does not exist.
     """
     one_of("reward", reward, presets, ", refined by reward_weights")
     return {**dict.fromkeys(terms, 0.0), **presets[reward], **(weights or {})}

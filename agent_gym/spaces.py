@@ -16,7 +16,7 @@ from gymnasium.spaces import Space
 from gymnasium.spaces import Text as GymnasiumText
 from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
 
-# What `sample` draws from: enough to break a parser, as sampled actions are the first fuzz test of an environment.
+# The characters of `sample`: enough to break a parser, as sampled actions are the first fuzz test of an environment.
 _SAMPLE_ALPHABET = (
     " \n\t\"'{}[]()<>/\\:;,.#$%*+-=_|0123456789abcdefghijklmnopqrstuvwxyzABCXYZ"
     "\u00e9\u00df\u03c0\u0301\u05d0\u4e16\u2713\U0001f600"

@@ -1,4 +1,4 @@
-"""What every environment here is tested with, for environments of your own.
+"""The tests of every environment here, for your own environments.
 
     import gymnasium
     from agent_gym.testing import check_text_env
@@ -6,9 +6,9 @@
     def test_my_env():
         check_text_env(lambda: gymnasium.make("Mine/MyTask-v0"))
 
-Beside Gymnasium's `check_env` it checks what trainers lean on: spans that tile the transcript, terms that sum to the
-reward, the same episode for the same seed, an expert that solves its tasks. As in rollouts, each environment lives in a
-thread of its own, which is not the main thread.
+Besides Gymnasium's `check_env` it checks the properties that trainers need: spans that tile the transcript, terms that
+sum to the reward, the same episode for the same seed, an expert that solves its tasks. As in rollouts, each environment
+lives in a separate thread, which is not the main thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from agent_gym.tools import failed_calls
 from agent_gym.transcript import Span, check_tiling, kind_of
 
 Log = list[tuple[Any, ...]]
-"""What `reset` and then each `step` of one episode returned."""
+"""The return values of `reset` and of each `step` of one episode."""
 HOSTILE = ("", "\x00\ud800", "<tool_call>{</tool_call>", "<answer>", "x" * 10_000)
 """Actions that a policy may well write and no environment expects."""
 _OF_RESET = {"messages", "tools", "stop", "task_id", "spans"}
@@ -108,7 +108,7 @@ def play(env: Any, actions: Iterable[Any], **reset: Any) -> Log:
 
 
 def without_times(log: Log) -> Log:
-    """Remove what no two episodes have in common."""
+    """Remove the parts that differ between any two episodes."""
     for *_, info in log:
         for call in info.get("tool_calls", ()):
             call.pop("seconds", None)

@@ -1,7 +1,7 @@
 """`ToolEnv`: parse, run, observe; and `QuestionEnv`, which makes an environment of questions and tools in ten lines.
 
 A new task on top of `ToolEnv` is tools, tasks and a reward: the subclass defines `begin` (the question) and `answer`
-(what a turn without a tool call means, usually the final answer and its score). Where questions have known answers,
+(the meaning of a turn without a tool call, usually the final answer and its score). Where questions have known answers,
 nothing has to be defined:
 
     def capital(country: str) -> str:
@@ -45,13 +45,13 @@ from agent_gym.tools import HermesParser, Parser, Tool, ToolCall, ToolResult
 
 _WORD = re.compile(r"\w[\w'-]*")
 _MAX_WORDS = 3
-# `normalize_answer` takes away punctuation and articles, which tell 1.5 from 15, C++ from C, and A, C from C.
-# So a text that is one letter, or has a digit, a sign or an article before no word, is compared as it stands.
+# `normalize_answer` takes away punctuation and articles, which tell 1.5 from 15, C++ from C, and A, C from C. So a text
+# that is one letter, or has a digit, a sign or an article before no word, is compared unchanged.
 _LITERAL = re.compile(r"[\d+#/^=<>]|(?<![\w.])(?:an?|the)\b(?!\s+\w|[.'-]\w)|^\W*\w\W*$", re.IGNORECASE)
 _TYPED = str.maketrans("\u2010\u2011\u2012\u2013\u2014\u2212\u2018\u2019\u201c\u201d", "------''\"\"")
-"""Dashes and quotation marks of typesetters, which models write, by those of a keyboard."""
+"""Dashes and quotation marks of typesetters, which models write, by the ones of a keyboard."""
 _AROUND = "()\"'`*$"
-"""What may stand around a word of such an answer: (B), "B" and **B** are B."""
+"""The characters that may surround a word of such an answer: (B), "B" and **B** are B."""
 
 Question = Mapping[str, Any]
 Score = Callable[[str, Question], float]
@@ -63,7 +63,7 @@ class ToolEnv(TextEnv):
 
     Args:
         tasks: see `TextEnv`.
-        tools: what the policy may call: typed functions with a docstring (see `agent_gym.tool`), or `Tool`s.
+        tools: the policy's tools: typed functions with a docstring (see `agent_gym.tool`), or `Tool`s.
         parser: the wire format of calls; by default that of the tokenizer's chat template (`ChatRenderer.call_format`),
             and Hermes/Qwen JSON without a tokenizer.
         max_calls_per_turn: calls beyond this many in one turn do not run; one error in their place says so.
@@ -77,7 +77,7 @@ class ToolEnv(TextEnv):
     """Whether the system prompt describes the tools where the chat template does not."""
 
     spoken: NativeParser | None = None
-    """The parser of the model's calls where an agent stands between the model and the environment."""
+    """The parser of the model's calls where an agent mediates between the model and the environment."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class ToolEnv(TextEnv):
 
     @property
     def parser(self) -> Parser:
-        """The wire format of calls: what was given, or else what the model's chat template writes."""
+        """The wire format of calls: the given one, or else the one of the model's chat template."""
         unseen = self.spoken or self._hermes
         model = unseen if self.renderer is None else self.renderer.call_format.parser
         if model is not self._model_parser:  # an environment may get its renderer, or another one, later
@@ -176,7 +176,7 @@ class ToolEnv(TextEnv):
         return reply
 
     def _run(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
-        """Run the calls, those of one tool together, and return their results in the order of the calls."""
+        """Run the calls, calls of one tool together, and return their results in the order of the calls."""
         results: list[Any] = [None] * len(calls)
         batches: dict[str, list[int]] = {}
         for place, call in enumerate(calls):
@@ -200,7 +200,7 @@ class ToolEnv(TextEnv):
         return results
 
     def _check(self, name: str, answers: Any, calls: int) -> None:
-        """Check what a tool returned, and make its rewards floats; metrics are checked with those of the reply."""
+        """Check the result of a tool, and make its rewards floats; the check of the reply covers its metrics."""
         if not isinstance(answers, (list, tuple)):
             raise ConfigError(f"run_batch of tool {name!r} returned {shown(answers)}; it must be a list of ToolResult")
         if len(answers) != calls:
@@ -228,9 +228,8 @@ class QuestionEnv(RowOpening, ToolEnv):
     ## Action
     A call in the parser's format, or an answer as `<answer>...</answer>`.
 
-    ## Reward
-    `answer` (weight 1): what `score` says of the stated answer. `format` (weight 0): the turn states exactly one
-    answer, at its end.
+    ## Reward `answer` (weight 1): the result of `score` for the stated answer. `format` (weight 0): the turn states
+    exactly one answer, at its end.
 
     ## Episode end
     `terminated` with the answer, `truncated` after `max_turns` turns. With the answer `info["metrics"]` has its `em`
@@ -249,7 +248,7 @@ class QuestionEnv(RowOpening, ToolEnv):
         **kwargs: see `ToolEnv`.
 
     Raises:
-        ConfigError: if rows have no question, or no answer that a text can be compared with, or there are no rows.
+        ConfigError: if rows have no question, or no answer that a text can be compared with, or the rows are empty.
     """
 
     reward_weights: ClassVar[Mapping[str, float]] = {"answer": 1.0, "format": 0.0}
@@ -321,9 +320,9 @@ def _same(stated: str, gold: str) -> float:
 
 
 def _words_before(text: str) -> list[str]:
-    """Return the words in front of the first digit, and behind what a sign of equality or a colon names.
+    """Return the words in front of the first digit, and after the name before a sign of equality or a colon.
 
-    Those that are no part of a name are left out: "in 1947" is 1947.
+    Words that are not a part of a name are left out: "in 1947" is 1947.
     """
     before = re.split(r"\d", text.casefold(), maxsplit=1)[0]
     words = re.findall(r"[^\W\d_]+", re.split("[=:]", before)[-1])
@@ -338,7 +337,7 @@ def _plain_words(text: str) -> list[str]:
 
 
 def gold_texts(row: Question) -> list[str]:
-    """Return the texts that are right for a row with an `answer`; of a worked solution what is behind its `####`."""
+    """Return the texts that are right for a row with an `answer`; of a worked solution the text after its `####`."""
     gold = row["answer"]
     texts = [str(one) for one in gold] if isinstance(gold, list | tuple) and gold else [str(gold)]
     return [text.rpartition("####")[2].strip() or text for text in texts]
@@ -350,13 +349,13 @@ def words_of(text: str) -> list[str]:
 
 
 def random_words(words: Sequence[str], rng: np.random.Generator) -> str:
-    """Return one to three words that stand side by side."""
+    """Return one to three adjacent words."""
     start = int(rng.integers(len(words)))
     return " ".join(words[start : start + int(rng.integers(1, _MAX_WORDS + 1))])
 
 
 def draw_argument(schema: Mapping[str, Any], words: Sequence[str], rng: np.random.Generator) -> Any:
-    """Draw a value that a JSON schema allows; texts are words that stand side by side."""
+    """Draw a value that a JSON schema allows; texts are adjacent words."""
     kind = schema.get("type")
     if schema.get("enum"):
         return schema["enum"][int(rng.integers(len(schema["enum"])))]

@@ -1,9 +1,9 @@
-"""What the policy reads of a function: its result as text, or the exception that it raised as one line.
+"""The policy's view of a function: its result as text, or the exception that it raised as one line.
 
 A result has to be a text, or something that JSON can hold. Anything else (a generator, a coroutine, an object of a
 class) has a repr with an address in it, which tells a policy nothing and is another one in each run.
 
-An exception may quote what a machine does not show to a policy: folders, keys, addresses of memory. They are taken out.
+An exception may quote facts that a policy must not read: folders, keys, addresses of memory. They are taken out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def checked_limit(max_chars: Any) -> int:
 
 
 def cut_text(text: str, max_chars: int) -> str:
-    """Return a text of at most so many characters; a mark at its end says what was cut off."""
+    """Return a text of at most so many characters; a mark at its end tells how much was cut off."""
     if len(text) <= max_chars:
         return text
     mark = f"\n[cut: the result has {len(text):,} characters, and its first {max_chars:,} are shown less this line]"
@@ -87,7 +87,7 @@ def as_text(value: Any, name: str, place: str = "") -> str:
 
 
 def plain_value(value: Any, depth: int = 0) -> Any:
-    """Return a value as what JSON can hold; `NoText` with the part that it cannot."""
+    """Return a value in JSON's types; `NoText` with the part that it cannot."""
     if value is None or isinstance(value, bool | int) or type(value) is str:
         return value
     if isinstance(value, Enum):
@@ -134,7 +134,7 @@ def _key(key: Any) -> str:
 
 
 def error_text(error: BaseException, arguments: Any = None) -> str:
-    """Return what the policy reads of an exception: one line without paths, secrets and addresses of the machine.
+    """Return the policy's view of an exception: one line without paths, secrets and addresses of the machine.
 
     A path that the policy wrote itself, in the arguments of its call, stays.
     """
@@ -148,7 +148,7 @@ def error_text(error: BaseException, arguments: Any = None) -> str:
 
 
 def _without_secrets(text: str) -> str:
-    """Return a text as one line without secrets: those that `public_text` knows, and keys by the form they have."""
+    """Return a text as one line without secrets: the ones that `public_text` knows, and keys by the form they have."""
     text = public_text(" ".join(text.split()))
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)
@@ -165,12 +165,12 @@ def _base(match: re.Match[str], group: str | int, written: str) -> str:
 
 @dataclasses.dataclass(slots=True)
 class Raised:
-    """An exception of a function, by the line that raised it: what the author wants to know of it."""
+    """An exception of a function, by the line that raised it: the facts that its author needs."""
 
     tool: str
     error: str  # type and text, as they are
     place: str  # file:line
-    told: str  # what the policy read of the first one
+    told: str  # the policy's view of the first one
     count: int = 0
 
     def __str__(self) -> str:
@@ -183,7 +183,7 @@ _raised: dict[tuple[str, str, str], Raised] = {}
 
 
 def note_raised(tool: str, error: BaseException, told: str) -> None:
-    """Remember what a function raised; the first time at a line, one line on stderr names it, with file and line."""
+    """Remember the exception of a function; the first one of a line of code is printed on stderr, with its place."""
     place = where_raised(error)
     key = (tool, type(error).__name__, place)
     with _lock:
@@ -202,6 +202,6 @@ def note_raised(tool: str, error: BaseException, told: str) -> None:
 
 
 def raised_so_far() -> Sequence[Raised]:
-    """Return what functions of this process raised so far, by line."""
+    """Return the exceptions of this process's functions so far, by line."""
     with _lock:
         return [dataclasses.replace(one) for one in _raised.values()]

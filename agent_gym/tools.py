@@ -34,7 +34,7 @@ __all__ = [
 class ToolResult:
     """The result of one call."""
 
-    text: str  # what the policy reads
+    text: str  # the text that the policy reads
     error: bool = False  # the call failed through the policy's fault (bad arguments, a division by zero)
     reward: float | None = None  # the tool's own judgement of this call, if any; the environment decides its weight
     metrics: dict[str, float] | None = None  # numbers for the log, if there are any

@@ -1,4 +1,4 @@
-"""Who wrote what: the transcript of an episode as segments, spans and one mask.
+"""The author of each token: the transcript of an episode as segments, spans and one mask.
 
 A segment is written down at the moment its author produces it, together with its source. Everything else in the project
 (spans, masks, rows, colours in the viewer) is read off the list of segments: nothing is guessed afterwards from role
@@ -6,8 +6,8 @@ names, special tokens or regular expressions. The invariants, each held by a tes
 
 - spans tile the transcript: the first starts at 0, each starts where the last stopped, nothing overlaps;
 - an agent segment holds exactly the ids the policy sampled, never ids made by encoding decoded text;
-- what a chat template adds around those ids (role headers, an end-of-turn that the policy did not sample) is part
-  of an env segment;
+- the tokens that a chat template adds around these ids (role headers, an end-of-turn that the policy did not sample) is
+  part of an env segment;
 - `action_mask` is True exactly on the ids of agent segments. There is one mask, with one name and one polarity.
 
 A source may name its author. `agent:buyer` and `agent:seller` are two roles that the policy plays; the words of an
@@ -24,11 +24,11 @@ from agent_gym.errors import shown
 
 Kind = Literal["system", "user", "agent", "env"]
 Source = str
-"""A `Kind`, or a kind with the name of the author behind a colon: "agent:buyer", "user:customer", "env:buyer"."""
+"""A `Kind`, or a kind with the author's name after a colon: "agent:buyer", "user:customer", "env:buyer"."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 PROMPT_STEP = -1
-"""The step of everything that stands before the policy's first turn."""
+"""The step of everything before the policy's first turn."""
 
 
 def kind_of(source: Source) -> str:
@@ -55,7 +55,7 @@ class Segment(NamedTuple):
     source: Source
     step: int  # the turn it belongs to, -1 for the prompt
     text: str  # the words, without any template around them
-    # As they stand in the context, template included for every kind but `agent`; empty without a tokenizer.
+    # As they are in the context, template included for every kind but `agent`; empty without a tokenizer.
     token_ids: tuple[int, ...] = ()
     first_char: int = 0  # where it begins in the transcript
     first_token: int = 0
@@ -89,7 +89,7 @@ class Sampled(str):
 
 
 def plain_action(action: Any) -> str:
-    """Return an action as a plain `str`, lone surrogates replaced; `TypeError` if it is no text."""
+    """Return an action as a plain `str`, lone surrogates replaced; `TypeError` if it is not a text."""
     if not isinstance(action, str):
         raise TypeError(
             f"an action is the policy's text, a str, but step got {shown(action)}; decode token ids and bytes first, "
@@ -120,7 +120,7 @@ class Transcript:
 
     @property
     def token_ids(self) -> list[int]:
-        """All ids in order: what an append-only policy has in its context, bit for bit."""
+        """All ids in order: the context of an append-only policy, bit for bit."""
         return [i for segment in self.segments for i in segment.token_ids]
 
     @property

@@ -57,7 +57,7 @@ def count(value: Any) -> bool:
 
 
 def misfit(value: Any, shape: Any, where: str = "") -> str | None:
-    """Return what is wrong with a value, for example `steps[3].reward is "high"`; None if it has the shape."""
+    """Return the fault in a value, for example `steps[3].reward is "high"`; None if it has the shape."""
     if isinstance(shape, Mapping):
         return _misfit_of_fields(value, shape, where)
     if isinstance(shape, Values):
@@ -115,7 +115,7 @@ def parse_json(text: str) -> Any:
     """Read JSON that others wrote; halves of surrogate pairs, which no file takes, become "?".
 
     Raises:
-        ValueError: for anything that is no JSON, or is nested more than `MAX_DEPTH` deep.
+        ValueError: for anything that is not JSON, or is nested more than `MAX_DEPTH` deep.
     """
     try:
         value = json.loads(text)
@@ -156,7 +156,7 @@ def read_text(path: Path) -> str:
     """Return the text of a file.
 
     Raises:
-        ValueError: if it cannot be read, is no UTF-8, or is larger than `MAX_BYTES`, in words that do not name it.
+        ValueError: if it cannot be read, is not UTF-8, or is larger than `MAX_BYTES`, in words that do not name it.
     """
     try:
         if (size := path.stat().st_size) > MAX_BYTES:
@@ -172,7 +172,7 @@ def read_json(path: Path, shape: Any = None) -> Any:
     """Return the content of a file of JSON.
 
     Raises:
-        ValueError: as `read_text`, for text that is no JSON, and for a value without the shape.
+        ValueError: as `read_text`, for text that is not JSON, and for a value without the shape.
     """
     value = parse_json(read_text(path))
     if shape is not None and (wrong := misfit(value, shape)):

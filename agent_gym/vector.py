@@ -1,4 +1,4 @@
-"""Many environments as one: what `gymnasium.make_vec` makes of the ids registered here.
+"""Many environments as one: the result of `gymnasium.make_vec` for the ids registered here.
 
     envs = gymnasium.make_vec("AgentR1/GSM8K-v0", num_envs=64)
     observations, infos = envs.reset(seed=0)
@@ -36,8 +36,8 @@ __all__ = ["SlotFailure", "TextVectorEnv", "batch_infos"]
 class SlotFailure(EnvFailure):
     """Environments of a vector environment broke: `slots` has the error of each.
 
-    The others did their step, and `result` is what `step` or `reset` would have returned: a broken slot has the
-    observation "" and, of a step, the reward NaN, and it is truncated, so that autoreset resets it.
+    The others did their step, and `result` is the return value that `step` or `reset` would have had: a broken slot has
+    the observation "" and, of a step, the reward NaN, and it is truncated, so that autoreset resets it.
     """
 
     def __init__(self, slots: Mapping[int, Exception], result: tuple[Any, ...]) -> None:
@@ -56,8 +56,8 @@ class TextVectorEnv(_SyncVectorEnv):
     Args:
         env_fns: functions that make one environment each.
         autoreset_mode: when an environment whose episode ended is reset: in the next step, which then ignores its
-            action (the default), in the same step (`infos["final_obs"]` and `infos["final_info"]` have what ended), or
-            by the caller (`options={"reset_mask": ...}`).
+            action (the default), in the same step (`infos["final_obs"]` and `infos["final_info"]` have the end of the
+            last episode), or by the caller (`options={"reset_mask": ...}`).
         workers: number of threads, in one of which each environment is made, reset, stepped and closed; 0 runs them in
             the caller's thread, one after the other.
 
@@ -92,13 +92,13 @@ class TextVectorEnv(_SyncVectorEnv):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """Start an episode in all environments, or in those of `options["reset_mask"]`.
+        """Start an episode in all environments, or in the ones of `options["reset_mask"]`.
 
         Args:
-            seed: for each environment; an integer stands for itself in the first one, plus 1 in the next and so on.
+            seed: for each environment; an integer is the first seed, the next is one larger and so on.
             options: given to all environments, but for `reset_mask` ((num_envs,) booleans) and `per_env`, a list with
-                further options of each environment (or None):
-                `{"split": "test", "per_env": [{"index": i} for i in range(64)]}`.
+                further options of each environment (or None): `{"split": "test", "per_env": [{"index": i} for i in
+                range(64)]}`.
 
         Raises:
             ConfigError: if there are not as many seeds or options as environments, or the mask is none.
@@ -133,7 +133,7 @@ class TextVectorEnv(_SyncVectorEnv):
             observations, rewards, terminated, truncated (each with num_envs elements) and the merged infos.
 
         Raises:
-            TypeError: for actions that are no texts.
+            TypeError: for actions that are not texts.
             ConfigError: if there are not as many actions as environments.
             gymnasium.error.ResetNeeded: before the first `reset`, and without autoreset after the end of an episode.
             SlotFailure: if environments break.
@@ -227,10 +227,10 @@ def _one_each(given: Sequence[Any] | None, what: str, size: int) -> Sequence[Any
 def batch_infos(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge infos in Gymnasium's vector form, column by column.
 
-    Each key has an array with a value per environment and, under `_key`, a mask of those that have the key. Numbers get
-    an array of their type, with zeros for the others; arrays are stacked; dicts are merged in turn; all else goes into
-    an array of objects, with None. `VectorEnv._add_info` takes an array's type from the first environment that has the
-    key, so that 1 makes a 0 of a later 0.5; here such a column has the wider type.
+    Each key has an array with a value per environment and, under `_key`, a mask of the environments that have the key.
+    Numbers get an array of their type, with zeros for the others; arrays are stacked; dicts are merged in turn; all
+    else goes into an array of objects, with None. `VectorEnv._add_info` takes an array's type from the first
+    environment that has the key, so that 1 makes a 0 of a later 0.5; here such a column has the wider type.
     """
     merged: dict[str, Any] = {}
     for key in dict.fromkeys(chain.from_iterable(infos)):

@@ -46,7 +46,7 @@ class EnvEntry:
     summary: str  # one line for `agent-gym list` and the README
     tools: tuple[str, ...] = ()  # names of the tools the policy may call
     data: str = ""  # where its tasks come from, by default and otherwise
-    kwargs: Mapping[str, Any] = field(default_factory=dict)  # what makes this id different from its siblings
+    kwargs: Mapping[str, Any] = field(default_factory=dict)  # the arguments that tell this id from its siblings
     extra: str | None = None  # the pip extra it needs
     needs: str | None = None  # arguments without which it cannot be made, in words
 
@@ -71,7 +71,7 @@ def make(env_id: EnvLike, **kwargs: Any) -> TextEnv:
     A class, a function or a spec may take the place of the id (`recipe`).
 
     Raises:
-        ConfigError: for an unknown id, an argument that the environment does not take, or an environment that is no
+        ConfigError: for an unknown id, an argument that the environment does not take, or an environment that is not a
             `TextEnv`.
     """
     env_id, kwargs = recipe(env_id, kwargs)
@@ -130,7 +130,7 @@ def register_all() -> None:
 
 
 def entries() -> list[EnvEntry]:
-    """Return what is registered: agent_gym's own, then those of plugins and of `register`."""
+    """Return the registered entries: agent_gym's own, then entries of plugins and of `register`."""
     return list(_registered.values())
 
 

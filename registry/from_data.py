@@ -23,9 +23,9 @@ PLACES = frozenset(
     "entry_point env file folder hook host index judge key model module path port program questions retriever sandbox "
     "script server source tasks token tokenizer url world world_kwargs wrappers".split()
 )
-"""Names of arguments that say where something is, or what runs; parts of names count (`api_key`, `base_url`)."""
+"""Names of arguments that name a place, or a program; parts of names count (`api_key`, `base_url`)."""
 _DEFAULTS = frozenset({"embedded", "bm25", "local"})
-"""What environments take for such arguments by default, which is no place."""
+"""Default values of such arguments, which are not places."""
 _TEXTS = frozenset({"system_prompt"})
 """Arguments that may be any text: a policy reads it, and nothing else does."""
 _OPTION = re.compile(r"[\w+-][\w +-]*|-?\d+(\.\d+)+")
@@ -53,8 +53,8 @@ def env_from_data(
         env_id: the id in the data.
         env_kwargs: the arguments in the data.
         where: the place in the data, for messages.
-        given: arguments of the caller, which replace those of the data and are not checked.
-        cure: a clause for messages that says how the caller allows what the data may not say.
+        given: arguments of the caller, which replace the arguments of the data and are not checked.
+        cure: a clause for messages that says how the caller allows what the data must not name.
 
     Raises:
         ConfigError: for an id that is not registered, or an argument that only the caller may give.
@@ -101,7 +101,7 @@ def _unsafe(name: Any, value: Any) -> str | None:
 
 
 def _leaves(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield each leaf with the names that lead to it; what is nested too deeply is one, too."""
+    """Yield each leaf with the names that lead to it; a value nested too deeply is one, too."""
     if isinstance(value, Mapping) and depth < _MAX_DEPTH:
         for key, inner in value.items():
             yield from _leaves(f"{name}.{key}", inner, depth + 1)

@@ -1,8 +1,8 @@
-"""From what a user calls an environment to what makes it again: an id and arguments.
+"""Turns a user's name for an environment into an id and arguments that make it.
 
 Each episode, and each process, makes its own environment. So an id is enough, in full or in short, and so is whatever
-makes one: a class, a function, or the spec of what `gymnasium.make` made. The last three get an id in the namespace
-"Local", in this process and in those that it starts.
+makes one: a class, a function, or the spec of an environment that `gymnasium.make` made. The last three get an id in
+the namespace "Local", in this process and in the processes that it starts.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def check_env_id(env_id: Any) -> str:
     `module:Class` registers a class under its name, so that every process that is given this text can make it. If the
     module has registered the class itself, its id is meant.
 
-    `gsm8k`, `GSM8K-v0` or `agentr1/gsm8k` stands for `AgentR1/GSM8K-v0`, if no other id is meant by it as well. What
-    was made of a class or a function is meant only where nothing else is.
+    `gsm8k`, `GSM8K-v0` or `agentr1/gsm8k` means `AgentR1/GSM8K-v0`, if no other id is meant by it as well. An
+    environment made of a class or a function is found only where no other matches.
 
     Raises:
         ConfigError: with the nearest known ids.
@@ -63,7 +63,7 @@ def check_env_id(env_id: Any) -> str:
     named = [key for key, module_of in where.items() if not str(module_of).startswith("gymnasium.")]
     meant = [key for key in named if _matches(name, key)]
     meant = [key for key in meant if not key.startswith(f"{LOCAL}/")] or meant
-    if made:  # an id that sounds alike, such as one of ours, is meant only if this class stands behind it
+    if made:  # an id that sounds alike, such as one of ours, is meant only if it was registered with this class
         meant = [key for key in meant if _maker(key) is made]
         if not meant:
             gymnasium.register(name, entry_point=f"{module}:{name}")
@@ -82,13 +82,13 @@ def check_env_id(env_id: Any) -> str:
 
 
 def _maker(env_id: str) -> Any:
-    """Return the class or function behind an id."""
+    """Return the class or function of an id."""
     found = gymnasium.registry[env_id].entry_point
     return load_env_creator(found) if isinstance(found, str) else found
 
 
 def _parts(env_id: str) -> tuple[str, str, str]:
-    """Return namespace, name and version in small letters, "" for those that are left out."""
+    """Return namespace, name and version in small letters, "" for missing ones."""
     namespace, _, rest = env_id.lower().rpartition("/")
     name, version = re.fullmatch(r"(.*?)(-v\d+)?", rest, re.DOTALL).groups()  # type: ignore[union-attr]  # always
     return namespace, re.sub("[-_]", "", name), version or ""
@@ -109,11 +109,11 @@ def recipe(env: EnvLike, env_kwargs: Mapping[str, Any] | None = None) -> tuple[s
     """Return the id and the arguments by which `gymnasium.make` makes an environment again.
 
     A class or function is registered as `Local/NAME-v0`; a class replaces one of the same module and name, since the
-    cells of notebooks run again. So is the spec of an environment with wrappers, or with arguments that are no JSON.
+    cells of notebooks run again. So is the spec of an environment with wrappers, or with arguments that are not JSON.
 
     Args:
-        env: what is meant, see `EnvLike`.
-        env_kwargs: further arguments; they win over those of a spec.
+        env: an environment, see `EnvLike`.
+        env_kwargs: further arguments; they win over the arguments of a spec.
 
     Raises:
         ConfigError: for an unknown id, an environment that was not made by `gymnasium.make`, or anything else.
@@ -153,7 +153,7 @@ def _registered(make: Callable[..., Any]) -> str:
 
 
 def _local_id(name: str, same: Callable[[EnvSpec], bool]) -> str:
-    """Return the first id of this name that is free, or that stands for the same."""
+    """Return the first id of this name that is free, or that means the same."""
     ids = (f"{LOCAL}/{name}{number if number > 1 else ''}-v0" for number in itertools.count(1))
     return next(one for one in ids if one not in gymnasium.registry or same(gymnasium.registry[one]))
 

@@ -1,4 +1,4 @@
-"""Policies: what writes the agent's turns. Scripts, transformers, vLLM and OpenAI's endpoints behind one interface.
+"""Policies write the agent's turns: scripts, transformers, vLLM and OpenAI's endpoints share one interface.
 
     policy = TransformersPolicy(model, eos_token_ids=[tokenizer.eos_token_id], pad_token_id=tokenizer.pad_token_id)
     policy.submit(Request(id=0, prompt_ids=ids, params=SamplingParams(max_tokens=64, seed=1)))

@@ -1,8 +1,8 @@
-"""What a rollout asks of a policy: token ids in, sampled ids with logprobs out; and `ScriptedPolicy`, the simplest one.
+"""The interface of policies: token ids in, sampled ids with logprobs out; and `ScriptedPolicy`, the simplest one.
 
-Requests go in at any time, `poll` advances the engine once and returns what has finished. A policy neither decodes to
-build a prompt nor encodes one: decoding and encoding again does not always give the same ids back, and the gradient
-would then be taken at tokens that the policy never chose.
+Requests go in at any time, `poll` advances the engine once and returns the finished generations. A policy neither
+decodes to build a prompt nor encodes one: decoding and encoding again does not always give the same ids back, and the
+gradient would then be taken at tokens that the policy never chose.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 FinishReason = Literal["stop", "stop_string", "length", "abort"]
 
-# vLLM raises any smaller temperature to this one (vllm/sampling_params.py, _MAX_TEMP): the logprobs would then be those
-# of another distribution.
+# vLLM raises any smaller temperature to this one (vllm/sampling_params.py, _MAX_TEMP): the logprobs would then be the
+# ones of another distribution.
 MIN_TEMPERATURE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to sample one turn. There is no top-p and no top-k: the trainer scores the full distribution."""
+    """How to sample one turn. Top-p and top-k do not exist here: the trainer scores the full distribution."""
 
     max_tokens: int  # most tokens to sample, at least 1; the policy's context may end the turn earlier
     temperature: float = 1.0  # divides the logits; 0 takes the most likely token, otherwise at least `MIN_TEMPERATURE`
@@ -53,19 +53,19 @@ class SamplingParams:
 class Request:
     """One turn to sample."""
 
-    id: int  # the caller's name for the request, unique among those pending
+    id: int  # the caller's name for the request, unique among the pending ones
     prompt_ids: list[int]  # everything the policy sees, as token ids; not empty
     params: SamplingParams
     episode: object | None = None  # the live episode, for scripted policies
-    # Called with each token as soon as it is sampled, in `poll`; vLLM servers ignore it. What it raises goes through
+    # Called with each token as soon as it is sampled, in `poll`; vLLM servers ignore it. Its errors are raised in
     # `poll`; the request is then to be aborted.
     on_token: Callable[[int], None] | None = None
-    images: Sequence[Shown] = ()  # what the prompt shows, in order; no image token stands outside of them
+    images: Sequence[Shown] = ()  # the images of the prompt, in order; no image token stands outside of them
 
 
 @dataclass(slots=True)
 class Generation:
-    """What a policy sampled for a request."""
+    """The tokens that a policy sampled for a request."""
 
     id: int  # of the request
     # (n,) n >= 1. An end of turn that was sampled is the last of them, or the token that completed a stop string, kept
@@ -107,21 +107,21 @@ class Policy(Protocol):
         """Queue a request; `ConfigError` if it can never be served, for instance because it fills the context."""
 
     def poll(self) -> list[Generation]:
-        """Advance once and return what finished, possibly nothing. Blocks only on its own computing."""
+        """Advance once and return the finished generations, possibly none. Blocks only on its own computing."""
 
     def abort(self, request_id: int) -> None:
         """Drop a pending request; an id that is not pending is ignored, since it may just have finished."""
 
     def close(self) -> None:
-        """Free what the policy holds. Calling it twice does no harm."""
+        """Free the policy's resources. Calling it twice does no harm."""
 
 
 @runtime_checkable
 class Interruptible(Policy, Protocol):
-    """A policy that can stop in the middle of turns and return what it has sampled of them."""
+    """A policy that can stop in the middle of turns and return the tokens sampled so far."""
 
     def interrupt(self) -> list[Generation]:
-        """Abort all pending requests; return what was sampled, with the reason "abort", where there is a token.
+        """Abort all pending requests; return each one's sampled tokens, if there are any, with the reason "abort".
 
         A request that has ended by itself meanwhile is returned as `poll` would.
         """
@@ -170,10 +170,10 @@ def check_request(
 
 
 def cut_at_stop(turn: Generation, stop: Sequence[str], decode: Callable[[Sequence[int]], str]) -> Generation:
-    """End a turn at a stop string that stands across an interruption.
+    """End a turn at a stop string that an interruption divides.
 
-    An engine looks for stop strings in what it samples itself, and misses one whose beginning was sampled before. What
-    follows is dropped, since tokens do not depend on later ones.
+    An engine looks for stop strings in the tokens that it samples itself, and misses one whose beginning was sampled
+    before. The text after the string is dropped, since tokens do not depend on later ones.
     """
     # A token is at least one byte of text, so this many tokens on each side of a seam hold any stop string across it.
     window = max((len(string.encode()) for string in stop), default=0)
@@ -193,7 +193,7 @@ def cut_at_stop(turn: Generation, stop: Sequence[str], decode: Callable[[Sequenc
 
 
 def until(text: str, stop: Sequence[str]) -> tuple[str, bool]:
-    """Cut a text behind the first stop string; returns whether there is one."""
+    """Cut a text after the first stop string; returns whether there is one."""
     ends = [text.find(word) + len(word) for word in stop if word in text]
     return (text[: min(ends)], True) if ends else (text, False)
 
@@ -224,7 +224,7 @@ class ScriptedPolicy:
         self._queue[request.id] = request
 
     def poll(self) -> list[Generation]:
-        """Answer every pending request. What `act` raises goes through, and drops that request."""
+        """Answer every pending request. An error of `act` is raised here, and drops that request."""
         return [self._write(self._queue.pop(number)) for number in list(self._queue)]
 
     def abort(self, request_id: int) -> None:
@@ -234,7 +234,7 @@ class ScriptedPolicy:
         self._queue.clear()
 
     def _write(self, request: Request) -> Generation:
-        # What a script asks of the environment, it asks in the thread where the environment lives.
+        # A script calls the environment in the environment's thread.
         in_thread = getattr(request.episode, "in_thread", None)
         text = in_thread(partial(self._act, request.episode)) if in_thread else self._act(request.episode)
         text, stopped = until(plain_action(text), request.params.stop)

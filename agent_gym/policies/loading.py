@@ -1,6 +1,6 @@
 """Models that are loaded by name: whole ones, and adapters on their base.
 
-An adapter is read as it was trained, beside the weights of its base, where its own forward pass is run. Where it is to
+An adapter is read as it was trained, next to the weights of its base, where its own forward pass is run. Where it is to
 be a whole model (vLLM, a teacher) it is merged: its deltas are added to the weights, and rounded once to their type.
 """
 
@@ -27,10 +27,10 @@ _STAMP = "merged_from.json"
 
 @contextmanager
 def loading(model: str) -> Iterator[None]:
-    """Turn what goes wrong while a model is loaded into one line.
+    """Turn an error of loading a model into one line.
 
     Raises:
-        ConfigError: if its files are missing or broken, or there is no such model on the hub.
+        ConfigError: if its files are missing or broken, or the hub has no such model.
     """
     from safetensors import SafetensorError
 
@@ -49,7 +49,7 @@ def loading(model: str) -> Iterator[None]:
 
 
 def load_model(model: str, **options: Any) -> Any:
-    """Load a model, or an adapter beside its base; `options` are those of `from_pretrained`.
+    """Load a model, or an adapter and its base; `options` are passed to `from_pretrained`.
 
     Raises:
         ConfigError: if it cannot be loaded, or the base of the adapter is missing.
@@ -64,15 +64,15 @@ def load_model(model: str, **options: Any) -> Any:
 
 
 def add_adapter(base: Any, folder: Path, **options: Any) -> Any:
-    """Put the adapter of a folder on its loaded base; `options` are those of `PeftModel.from_pretrained`."""
+    """Put the adapter of a folder on its loaded base; `options` are passed to `PeftModel.from_pretrained`."""
     return require("peft", "train").PeftModel.from_pretrained(base, str(folder), **options)
 
 
 def load_whole(model: str, **options: Any) -> Any:
-    """Load a model without adapters: those that it is named with are merged into its weights.
+    """Load a model without adapters: the adapters in its name are merged into its weights.
 
     Raises:
-        ConfigError: if it cannot be loaded, or its adapter is of a kind that is no sum of weights.
+        ConfigError: if it cannot be loaded, or its adapter is of a kind that is not a sum of weights.
     """
     loaded = load_model(model, **options)
     if not hasattr(loaded, "peft_config"):

@@ -1,8 +1,8 @@
 """Any server that speaks OpenAI's protocol, as a policy: vLLM, SGLang, llama.cpp, a provider.
 
 Where the server takes and returns token ids (vLLM's `/v1/completions` with `return_token_ids`), the policy sees exactly
-the context that the rollout keeps, and the tokens are those that were sampled. Every other server gets the messages by
-`/v1/chat/completions` and returns a text, which is encoded here: token counts are then those of the tokenizer at hand,
+the context that the rollout keeps, and the tokens are the sampled ones. Every other server gets the messages by
+`/v1/chat/completions` and returns a text, which is encoded here: token counts are then counts of the tokenizer at hand,
 logprobs are 0, and the server's own template writes the context. Do not train on such episodes. A request with
 `Request.on_token` is streamed. The API key is the environment's `OPENAI_API_KEY`.
 """
@@ -25,7 +25,7 @@ from agent_gym.policies.served import ServedPolicy
 from agent_gym.serve.client import RETRIES, split_address
 
 KEY_VARIABLE = "OPENAI_API_KEY"
-ANSWER_S = 600.0  # a long turn on a busy server is no failure
+ANSWER_S = 600.0  # a long turn on a busy server is not a failure
 _LOOK_S = 30.0
 _LOOK_RETRIES = 2
 _STRANGE = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)  # of an answer in another form
@@ -253,7 +253,7 @@ def connect(
 
 @contextmanager
 def failures(url: str, retries: int) -> Iterator[None]:
-    """Turn what goes wrong with a request into a `RolloutError` that names the cure."""
+    """Turn an error of a request into a `RolloutError` that names the cure."""
     openai = require("openai", "serve")
     try:
         yield

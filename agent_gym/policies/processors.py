@@ -1,4 +1,4 @@
-"""What differs between a vision-language model and one for text: its processor, and the inputs of its forward pass.
+"""The parts that a vision-language model needs beyond one for text: its processor, and the inputs of its forward pass.
 
 Without torchvision transformers has image processors that work with Pillow, which is all that images need, but no video
 processors, and a processor whose class names one is then refused as a whole. `let_videos_be_missing` mends that. Facts:
@@ -68,7 +68,8 @@ def let_videos_be_missing() -> None:
 def image_inputs(vision: Vision, ids: torch.Tensor, images: Sequence[Image]) -> dict[str, torch.Tensor]:
     """Return the arguments of a forward pass that shows images, on the device of the ids; nothing without images.
 
-    `ids` are (B, T), among them no image token that is not of an image; `images` are those of all rows, row by row.
+    `ids` are (B, T), among them no image token that is not of an image; `images` are the images of all rows, row by
+    row.
     """
     inputs = {name: value.to(ids.device) for name, value in vision.inputs(images).items()}
     if inputs and "mm_token_type_ids" in vision.processor.model_input_names:

@@ -1,4 +1,4 @@
-"""What the processes of a run tell each other: small things to all, an episode to the process that trains on it.
+"""Communication between the processes of a run: small things to all, an episode to the process that trains on it.
 
 Everything here goes between CPUs, by gloo: it needs no memory of a GPU, and it may wait as long as the slowest rollout
 takes, where NCCL would end the run. A process that is gone breaks its connections, which ends the wait.
@@ -21,7 +21,7 @@ _groups: dict[Any, Any] = {}  # the group between CPUs, by the process group of 
 
 
 def gather(mine: Any) -> list[Any]:
-    """Return what each process gives, in the order of their ranks; all of them call it at the same point."""
+    """Return the item of each process, in the order of their ranks; all of them call it at the same point."""
     group = _group()
     if group is None:
         return [mine]
@@ -33,12 +33,12 @@ def gather(mine: Any) -> list[Any]:
 
 
 def gather_items(mine: Sequence[Item]) -> list[Item]:
-    """Return the items of all processes behind each other, in the order of their ranks."""
+    """Return the items of all processes as one list, in the order of their ranks."""
     return [item for part in gather(mine) for item in part]
 
 
 def exchange(parcels: Sequence[Any]) -> list[Any]:
-    """Send one parcel to each process, by rank, and return what they sent to this one, in the order of their ranks."""
+    """Send one parcel to each process, by rank, and return the parcels for this one, in the order of their ranks."""
     group = _group()
     if group is None:
         return list(parcels)
@@ -57,7 +57,7 @@ def exchange(parcels: Sequence[Any]) -> list[Any]:
 
 @contextmanager
 def barrier_on_error() -> Iterator[None]:
-    """Do something in all processes, or fail in all of them; `RolloutError` has what another process raised."""
+    """Do something in all processes, or fail in all of them; `RolloutError` has the error of another process."""
     error: Exception | None = None
     try:
         yield
@@ -79,6 +79,6 @@ def _group() -> Any:
         return None
     world = distributed.group.WORLD
     if world not in _groups:
-        _groups.clear()  # those of groups that were destroyed
+        _groups.clear()  # ids of groups that were destroyed
         _groups[world] = distributed.new_group(backend="gloo", timeout=_PATIENCE)
     return _groups[world]

@@ -1,6 +1,7 @@
 """Generation configs that transformers reads and refuses to write, such as settings of sampling without `do_sample`.
 
-Many models of the hub have one (transformers #29665). Nothing here samples by them: what cannot be saved is left out.
+Many models of the hub have one (transformers #29665). Nothing here samples by them: fields that cannot be saved are
+left out.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def write_generation_config(config: Any, folder: Path) -> list[str]:
 
 
 def repair(model: Any) -> list[str]:
-    """Drop what cannot be saved from the generation config of an unwrapped model, and return the names of fields."""
+    """Drop the fields of an unwrapped model's generation config that cannot be saved, and return their names."""
     base = model.get_base_model() if hasattr(model, "peft_config") and hasattr(model, "get_base_model") else model
     config = getattr(base, "generation_config", None)
     if config is None:

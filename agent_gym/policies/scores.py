@@ -1,9 +1,9 @@
 """Logprobs of tokens that are there already, from a vLLM server: how a teacher elsewhere reads the policy's rows.
 
-vLLM's `/v1/completions` takes token ids and gives the logprob of each but the first (`prompt_logprobs`), those of the
-full distribution at temperature 1. No text is written: one token is sampled, since the server wants one, and dropped.
-Ids mean something in one vocabulary only. A server does not show its vocabulary, but it spells out the tokens that it
-scores, so that all of them are scored once, and their spelling is compared.
+vLLM's `/v1/completions` takes token ids and gives the logprob of each but the first (`prompt_logprobs`), the logprobs
+of the full distribution at temperature 1. No text is written: one token is sampled, since the server wants one, and
+dropped. Ids mean something in one vocabulary only. A server does not show its vocabulary, but it spells out the tokens
+that it scores, so that all of them are scored once, and their spelling is compared.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies.openai import ANSWER_S, connect, failures, find_model
 from agent_gym.serve.client import RETRIES
 
-_AT_ONCE = 64  # requests; the server queues what it cannot compute yet
+_AT_ONCE = 64  # requests; the server queues requests that it cannot compute yet
 _SPELLED = 512  # ids of one request: the server holds as many distributions over the whole vocabulary at once
-_PART = "\ufffd"  # stands for a part of a character
+_PART = "\ufffd"  # replaces a part of a character
 
 
 def vocabulary_hash(tokens: Sequence[str]) -> str:
@@ -38,11 +38,11 @@ def other_vocabulary(name: str, theirs: str, mine: str) -> ConfigError:
 
 
 class ServedScores:
-    """Asks one model of a server; the address may name it behind a #, where there are several.
+    """Asks one model of a server; the address may end in # and its name, where there are several.
 
     Raises:
-        ConfigError: if there is no such server, it has another vocabulary than the tokenizer, or its context is shorter
-            than `tokens` and one more.
+        ConfigError: if no server answers, it has another vocabulary than the tokenizer, or its context is shorter than
+            `tokens` and one more.
     """
 
     def __init__(self, address: str, tokenizer: Any, tokens: int) -> None:
@@ -74,7 +74,7 @@ class ServedScores:
             raise other_vocabulary(f"{self.url} ({self.model})", *hashes)
 
     def logprobs(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return log p(token | those before it) of each token of each row, 0.0 of the first.
+        """Return log p(token | the tokens before it) of each token of each row, 0.0 of the first.
 
         Raises `RolloutError` if the server cannot be reached, reads less than a row, or gives no such logprobs.
         """
@@ -91,7 +91,7 @@ class ServedScores:
             return list(pool.map(self._of_row, rows))
 
     def _of_row(self, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """What the server has of each token but the first: `logprob` and `decoded_token`."""
+        """The server's entry for each token but the first: `logprob` and `decoded_token`."""
         content: dict[str, Any] = {"model": self.model, "prompt": list(ids), "max_tokens": 1}
         with failures(self.url, RETRIES):
             create = self._client.completions.with_raw_response.create

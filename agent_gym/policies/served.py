@@ -1,4 +1,4 @@
-"""What policies over HTTP share: a thread runs the connections, and the caller's thread submits and polls."""
+"""The common part of policies over HTTP: a thread runs the connections, and the caller's thread submits and polls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ServedPolicy:
         return len(self._pending)
 
     def poll(self) -> list[Generation]:
-        """Return what has finished, after at most 2 ms.
+        """Return the finished generations, after at most 2 ms.
 
         `RolloutError` when a server cannot be reached any more, or refuses a request.
         """
@@ -66,7 +66,7 @@ class ServedPolicy:
             self._pending.pop(request_id)[1].cancel()
 
     def close(self) -> None:
-        """Drop what is pending and close the connections; the server goes on."""
+        """Drop pending requests and close the connections; the server keeps running."""
         if self._loop.is_closed():
             return
         for request_id in list(self._pending):

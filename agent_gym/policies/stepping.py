@@ -1,9 +1,9 @@
 """How a model of transformers is advanced token by token, and which way of doing it is right for it.
 
-Models keep what they have read in different places: keys and values of attention, the state of a recurrence, a window
-of a convolution. Left padding flows through some of these, a row cannot be taken out of others, and a few keep nothing
-that can be handed back. Names of models do not tell; a few steps over random tokens do, compared with one whole pass
-over each row, which is how the loss reads it. `right_way` takes the first of `WAYS` whose numbers agree:
+Models keep their state in different places: keys and values of attention, the state of a recurrence, a window of a
+convolution. Left padding flows through some of these, a row cannot be taken out of others, and a few keep nothing that
+can be handed back. Names of models do not tell; a few steps over random tokens do, compared with one whole pass over
+each row, which is how the loss reads it. `right_way` takes the first of `WAYS` whose numbers agree:
 
     padded   prompts of unequal length share a batch, padded on the left; else a batch has prompts of one length
     alone    a batch has one row, for models that read several wrongly
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 import torch
 
 _CACHES = ("past_key_values", "cache_params", "state", "past_buckets_states", "mems")
-"""The names under which models of transformers take and return what they keep of the tokens before."""
+"""The names under which models of transformers take and return the state of the tokens before."""
 _PROMPTS, _STEPS, _LEAVES = (11, 5, 8), 5, 2
 _FAILURES = (TypeError, ValueError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError)
 
@@ -34,7 +34,7 @@ class Way(NamedTuple):
 
     @property
     def described(self) -> str:
-        """What makes it slower than the first way."""
+        """The reason for which it is slower than the first way."""
         if not self.cached:
             return "by a pass over the whole row for each token, since no cache of the model gives the same numbers"
         if self.alone:
@@ -57,7 +57,7 @@ WAYS = (
 
 
 class Cached:
-    """The rows of a batch, of which the model keeps what it has read in a cache of its own making."""
+    """The rows of a batch, whose state the model keeps in its own kind of cache."""
 
     def __init__(self, model: Any) -> None:
         self._model, self._cache = model, None
@@ -68,7 +68,7 @@ class Cached:
         self._unknown = set() if any_name else {"position_ids", "logits_to_keep"} - set(takes)
 
     def step(self, ids: torch.Tensor, mask: Any, positions: torch.Tensor, **inputs: Any) -> torch.Tensor:
-        """Read the next tokens (N, T) and return the logits (N, V) behind the last of them.
+        """Read the next tokens (N, T) and return the logits (N, V) after the last of them.
 
         `mask` (N, all tokens so far) has 0 for padding; `positions` are of the next tokens.
         """
@@ -85,7 +85,7 @@ class Cached:
         return output.logits[:, -1]
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Go on with these rows (M,) of the batch only."""
+        """Continue with these rows (M,) of the batch only."""
         self._cache = _selected(self._cache, rows)
 
 
@@ -105,7 +105,7 @@ class Recomputed:
         return output.logits[torch.arange(len(mask), device=mask.device), mask.sum(1) - 1]
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Go on with these rows (M,) of the batch only."""
+        """Continue with these rows (M,) of the batch only."""
         self._ids = self._ids[rows]
 
 
@@ -118,8 +118,9 @@ def _selected(state: Any, rows: torch.Tensor) -> Any:
     from transformers.cache_utils import Cache
 
     if isinstance(state, Cache):
-        # Layers with both attention and a recurrence inherit a `batch_select_indices` of the attention alone, and those
-        # with a recurrence alone have none, so that the general method is not used. A cache may have one of its own.
+        # Layers with both attention and a recurrence inherit a `batch_select_indices` of the attention alone, and
+        # layers with a recurrence alone have none, so that the general method is not used. A cache may have its own
+        # method.
         if type(state).batch_select_indices is not Cache.batch_select_indices:
             state.batch_select_indices(rows)
         else:
@@ -137,7 +138,7 @@ def _selected(state: Any, rows: torch.Tensor) -> Any:
 
 
 def right_way(model: Any, pad_token_id: int, context: int | None = None) -> Way:
-    """Return the first way whose numbers are those of a pass over each whole row; the last where none is known to be.
+    """Return the first way that agrees with a pass over each whole row; the last way if none is known to.
 
     The model is in evaluation mode, and no gradient is wanted. One that cannot be asked, because its context is shorter
     than the rows or a whole pass fails, is taken to go the first way.
@@ -155,7 +156,7 @@ def right_way(model: Any, pad_token_id: int, context: int | None = None) -> Way:
             gap = _gap(model, way, rows, whole, pad_token_id, exact)
         except _FAILURES:
             continue
-        # Half precision rounds a token behind a cache otherwise than in a whole row, and kernels of recurrences bound
+        # Half precision rounds a token after a cache otherwise than in a whole row, and kernels of recurrences bound
         # their steps otherwise. A wrong history is far beyond.
         if gap <= (0.01 if exact else 0.05):
             return way
@@ -207,7 +208,7 @@ def _gap(
 
 
 def _random_rows(model: Any) -> list[torch.Tensor]:
-    """Random tokens, among them no image and no end, by a stream of their own."""
+    """Random tokens, among them no image and no end, by a separate stream."""
     config = model.config.get_text_config()
     named = {**model.config.to_dict(), **config.to_dict()}
     special = {value for name, value in named.items() if "_token_i" in name and isinstance(value, int)}

@@ -1,6 +1,6 @@
 """The engine that needs nothing but transformers: batched decoding with a key/value cache, and how tokens are drawn.
 
-It shares the live model, so there are no weights to push and no second copy in memory. It is the fallback where vLLM
+It shares the live model, so no weights have to be pushed and no second copy in memory. It is the fallback where vLLM
 cannot be installed, and the reference for vLLM in the tests. A request that arrives while a batch is being decoded
 waits for the batch, and no prefix is kept between turns.
 
@@ -39,7 +39,7 @@ def seed_of(params: SamplingParams, stream: torch.Generator) -> int:
 
 
 def draw_uniforms(generators: Sequence[torch.Generator | None]) -> torch.Tensor:
-    """Take the next number of each CPU generator: (N,) float64 in [0, 1), 0 where there is no generator."""
+    """Take the next number of each CPU generator: (N,) float64 in [0, 1), 0 without a generator."""
     uniforms = torch.zeros(len(generators), dtype=torch.float64)
     for row, generator in zip(uniforms, generators, strict=True):
         if generator is not None:
@@ -81,7 +81,7 @@ class TransformersPolicy:
         vision: of the processor's `ChatRenderer`; needed only for requests that show images.
         max_batch_tokens: bound on rows times (longest prompt + longest answer) of one batch, that is on the size of the
             key/value cache. A request larger than that is decoded alone.
-        seed: of the stream that serves requests without a seed of their own.
+        seed: of the stream that serves requests without their own seed.
         autocast: makes the context in which the model computes, for one that is trained under autocast.
     """
 
@@ -157,7 +157,7 @@ class TransformersPolicy:
         """Do nothing, nor touch `named_weights`: the model that is trained is the model that is sampled."""
 
     def wake(self) -> None:
-        """Do nothing: there is no second copy of the weights."""
+        """Do nothing: the weights have no second copy."""
 
     def sleep(self) -> None:
         """Do nothing, as `wake`."""

@@ -8,7 +8,7 @@ from typing import Any
 from agent_gym.errors import ConfigError
 
 _OF_MEDIA = ("image", "audio", "video", "boi", "eoi", "boa", "eoa")
-"""Parts of the names of special tokens that stand for pictures and sounds, which a model for text never reads."""
+"""Parts of the names of special tokens of pictures and sounds, which a model for text never reads."""
 
 
 def check_vocabulary(tokenizer: Any, model: Any) -> None:

@@ -1,7 +1,7 @@
-"""vLLM: the environment variables that it wants, what each of its engines is asked for, and how its answers are read.
+"""vLLM: its environment variables, the arguments of its engines, and the reading of its outputs.
 
-    engine.py    an engine in the trainer's process          process.py    what it needs there, and on a CPU
-    server.py    engines behind HTTP                         launch.py     the command that starts them, and their key
+    engine.py    an engine in the trainer's process          process.py    its needs there, and on a CPU
+    server.py    engines over HTTP      launch.py     the command that starts them, and their key
     child.py     such an engine that belongs to a trainer    weights.py    the trainer's weights, going to servers
     buckets.py   the memory in which they travel             broadcast.py  a way for it between machines and GPUs
     reload.py    new weights in an engine's model            load.py       how full an engine's cache is
@@ -36,19 +36,19 @@ SERVED_LIKE_THIS = {
     "generation_config": "vllm",
     "enable_prefix_caching": True,
 }
-"""Engine arguments without which the tokens and logprobs would not be those that the trainer scores."""
+"""Engine arguments without which the tokens and logprobs would differ from the ones that the trainer scores."""
 
 
 def set_environment() -> None:
-    """Set what the user has not set."""
+    """Set the variables that the user has not set."""
     for name, value in (_DEFAULTS | (_CPU_DEFAULTS if is_cpu_build() else {})).items():
         os.environ.setdefault(name, value)
     if is_cpu_build():
         begin_with_one_thread()
     # Not a default but a must: an engine core in another process cannot be handed weights.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    # vLLM configures its loggers while it is imported. What it logs before that, and where TRL has imported it already,
-    # needs the level here.
+    # vLLM configures its loggers while it is imported. Its log lines before that, and where TRL has imported it
+    # already, needs the level here.
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
 
 
@@ -63,7 +63,7 @@ def installed(package: str) -> bool:
 
 
 def engine_arguments(context: int, kv_cache_gib: float) -> dict[str, Any]:
-    """Engine arguments for a CPU; `ConfigError` for a cache that is no size."""
+    """Engine arguments for a CPU; `ConfigError` for a cache size that is not a number."""
     if not 0 < kv_cache_gib < math.inf:
         raise ConfigError(f"kv_cache_gib is {kv_cache_gib}; it must be a number of GiB above 0")
     return {
@@ -80,7 +80,7 @@ def engine_arguments(context: int, kv_cache_gib: float) -> dict[str, Any]:
 
 
 def sampling_arguments(params: SamplingParams, seed: int, eos_token_ids: Sequence[int]) -> dict[str, Any]:
-    """Make the arguments of `vllm.SamplingParams`; only the given tokens end a turn, not those of the model's own."""
+    """Make the arguments of `vllm.SamplingParams`; only the given tokens end a turn, not the model's own ones."""
     return {
         "max_tokens": params.max_tokens,
         "temperature": params.temperature,

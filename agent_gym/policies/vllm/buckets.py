@@ -24,9 +24,9 @@ from agent_gym.errors import RolloutError
 Weights = Iterable[tuple[str, torch.Tensor]]
 """Names as in the checkpoint, and tensors on any device. Tied weights may come once or twice."""
 Contents = list[tuple[str, str, list[int], int]]
-"""What is in a bucket: name, type, shape, and the byte at which it begins."""
+"""An entry of a bucket: name, type, shape, and the byte at which it begins."""
 Address = str | list[Any] | None
-"""A file, or what torch tells of memory that it shares, or None for what is broadcast."""
+"""A file, or torch's handle of shared memory, or None for a broadcast."""
 
 _BUCKET_BYTES = 64 << 20  # at least; new pages of memory cost more than the requests that larger buckets save
 _ALIGNED = 16  # bytes: where a number of any type may begin
@@ -40,7 +40,7 @@ class Bucket:
         self.device, self.memory = device, torch.empty(0, dtype=torch.uint8, device=device)
 
     def grow(self, size: int) -> None:
-        """Take new memory, `size` bytes; what was there is lost."""
+        """Take new memory, `size` bytes; its old content is lost."""
         self.memory = torch.empty(size, dtype=torch.uint8, device=self.device)
 
     def address(self, used: int) -> Address:
@@ -142,7 +142,7 @@ class Finder:
 
 
 def card(device: torch.device) -> str | None:
-    """Return what names a GPU in all processes; None for a CPU."""
+    """Return a GPU's identifier, the same in all processes; None for a CPU."""
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
 
 

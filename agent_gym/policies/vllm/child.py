@@ -1,7 +1,7 @@
-"""vLLM in a process of its own that belongs to one trainer process: started by it, on its device, and ended with it.
+"""vLLM in a separate process that belongs to one trainer process: started by it, on its device, and ended with it.
 
 An engine in the trainer's process gives up the interpreter's lock at each of the hundreds of calls of a decode step,
-and waits 5 ms to have it back whenever an environment computes in Python. Here both have a lock of their own
+and waits 5 ms to have it back whenever an environment computes in Python. Here both have separate locks
 (benchmarks/engine_process.py). It costs a start of vLLM, a second copy of its libraries in memory, and HTTP.
 
 The server listens at a socket in a folder of this user, so that no port has to be found. Weights go through this
@@ -41,7 +41,7 @@ _NOT_OURS = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ TORCHELASTIC_ V
 class VLLMChildPolicy(VLLMServerPolicy):
     """Samples from a vLLM server that this process starts.
 
-    Each rank of a distributed run has its own, and hands its weights to it. The arguments are those of `VLLMPolicy`;
+    Each rank of a distributed run has its own, and hands its weights to it. The arguments are the ones of `VLLMPolicy`;
     images are not served. `ConfigError`, with the last lines of vLLM's log, when it does not start.
     """
 
@@ -70,7 +70,7 @@ class VLLMChildPolicy(VLLMServerPolicy):
         sizes: dict[str, Any] = {"context": context, "max_num_seqs": max_num_seqs, "kv_cache_gib": kv_cache_gib}
         command = server_command(str(model), host="localhost", port=0, **sizes, further=further)
         if torch.cuda.is_available():
-            torch.cuda.empty_cache()  # what the trainer has freed, the engine may take
+            torch.cuda.empty_cache()  # the engine may take memory that the trainer has freed
         self._server = _start(command, self._folder / "log.txt", key)
         # Also where the trainer ends without closing its policy.
         self._end = weakref.finalize(self, _end, self._server, self._folder)
@@ -94,7 +94,7 @@ class VLLMChildPolicy(VLLMServerPolicy):
     def wake(self, what: str = "weights") -> None:
         """Take back the memory of weights given up by `sleep`; `sync` does so too, and then takes the rest."""
         if what in self._asleep:
-            torch.cuda.empty_cache()  # the allocator of torch keeps what the trainer freed
+            torch.cuda.empty_cache()  # the allocator of torch keeps memory that the trainer freed
             self._call(self._post(_URL, f"/wake_up?tags={what}", {}))
             self._asleep.remove(what)
 
@@ -119,7 +119,7 @@ class VLLMChildPolicy(VLLMServerPolicy):
     def _hand_over(self, weights: Weights) -> None:
         self.wake()
         super()._hand_over(weights)
-        self.wake("kv_cache")  # last: what was gathered of the weights is free again
+        self.wake("kv_cache")  # last: the gathered weights are free again
 
     def _check_start(self) -> None:
         if self._server.poll() is not None:
@@ -127,7 +127,7 @@ class VLLMChildPolicy(VLLMServerPolicy):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Add what the log tells to an error if the server has ended, and end what is left of its parts."""
+        """Add the log's errors to an error if the server has ended, and end its remaining processes."""
         try:
             yield
         except RolloutError as error:
@@ -135,7 +135,7 @@ class VLLMChildPolicy(VLLMServerPolicy):
                 self._server.wait(2.0)  # its parts end one after the other
             except subprocess.TimeoutExpired:
                 raise error from None
-            end_group(self._server)  # an engine whose server was killed goes on, and holds its memory
+            end_group(self._server)  # an engine whose server was killed keeps running, and holds its memory
             raise RolloutError(
                 "the engine's process has ended; the last checkpoint is whole, resume with --resume_from_checkpoint; "
                 f"{self._last_words()}"
@@ -143,7 +143,7 @@ class VLLMChildPolicy(VLLMServerPolicy):
 
     def _last_words(self) -> str:
         log = (self._folder / "log.txt").read_text(encoding="utf-8", errors="replace")
-        # Most lines are tracebacks of what else ended then. What was raised first is the cause.
+        # Most lines are tracebacks of other processes that ended then. The first error is the cause.
         raised = list(dict.fromkeys(_RAISED.findall(log)))[:_LINES]
         last = log.splitlines()[-_LINES:] or ["(it is empty)"]
         return "\n".join(["the errors in its log:", *raised] if raised else ["the last lines of its log:", *last])

@@ -1,6 +1,6 @@
 """vLLM in the training process: continuous batching, prefixes kept across turns, weights pushed in memory.
 
-One engine per rank, each with its own requests. There is no tensor parallelism: all ranks of a group would have to
+One engine per rank, each with its own requests. Tensor parallelism is left out: all ranks of a group would have to
 submit the same requests in the same order. A model that needs it is served by server.py's engines.
 """
 
@@ -41,8 +41,8 @@ class VLLMPolicy:
 
     Args:
         model: folder, hub id or prepared name of a model; its weights are replaced by `sync`.
-        eos_token_ids: tokens that end a turn. Those of the model's own configuration are not looked at.
-        context: longest sequence in tokens, at most what the model allows.
+        eos_token_ids: tokens that end a turn. The ones of the model's own configuration are ignored.
+        context: longest sequence in tokens, at most the model's limit.
         max_num_seqs: most requests decoded at once; the others wait inside the engine.
         dtype: type of weights and activations, "auto" for that of the checkpoint. None takes float32 on a CPU and
             "auto" on a GPU. Where it differs from the trainer's, so do the logprobs.
@@ -50,7 +50,7 @@ class VLLMPolicy:
         gpu_memory_utilization: share of the GPU's memory that the engine takes, cache included.
         sleep: prepare the engine for `sleep`; costs a special allocator. GPU only.
         vision: of the processor's `ChatRenderer`; needed only for requests that show images.
-        seed: of the stream that serves requests without a seed of their own.
+        seed: of the stream that serves requests without their own seed.
         engine_args: further arguments of `vllm.EngineArgs`; they win over the above.
 
     In a distributed run every rank must construct the policy at the same point. The global random generators and the
@@ -233,7 +233,7 @@ class VLLMPolicy:
     def sync(self, named_weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Replace every weight, and forget the prefixes that were computed with the old ones.
 
-        The given weights must stay as they are until then: vLLM keeps those of a layer until the last has come.
+        The given weights must stay as they are until then: vLLM keeps the weights of a layer until the last has come.
 
         Raises:
             RolloutError: when requests are pending, or the weights do not cover the model; requests are then refused
@@ -246,10 +246,10 @@ class VLLMPolicy:
         reload = Reload(self._worker)
         reload.load(named_weights)
         reload.finish()
-        # The cache comes last: what was gathered of the weights is free again.
+        # The cache comes last: the gathered weights are free again.
         self.wake("kv_cache")
         if self.vision is not None:
-            # What the old weights saw in an image is kept apart from the prefixes, under the image's own name.
+            # The old weights' features of an image are kept apart from the prefixes, under the image's own name.
             self._engine.reset_encoder_cache()
         for _ in range(3):
             if self._engine.reset_prefix_cache():
@@ -263,7 +263,7 @@ class VLLMPolicy:
     def wake(self, what: str = "weights") -> None:
         """Take back the memory of weights given up by `sleep`; `sync` does so too, and then takes the rest."""
         if what in self._asleep:
-            # The allocator of torch keeps what the trainer freed; vLLM's cannot use it.
+            # The allocator of torch keeps memory that the trainer freed; vLLM's cannot use it.
             torch.cuda.empty_cache()
             self._engine.wake_up([what])
             self._asleep.remove(what)

@@ -33,7 +33,7 @@ from agent_gym.policies.vllm import SERVED_LIKE_THIS, engine_arguments, installe
 ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
 VARIABLE = "AGENT_GYM_SERVER_KEY"
 WEIGHTS = "X-Agent-Gym-Weights"
-"""A header of trainers: "given" comes with the last weights, "wanted" with what a fresh server must not serve."""
+"""A header of trainers: "given" comes with the last weights, "wanted" with requests that need them."""
 _END_S = 10.0  # for a server to end by itself
 _OPEN = ("/v1/", "/health", "/metrics", "/ping", "/version")
 """Paths for which no key is wanted: they read, and sample from the model, as OpenAI's clients do."""
@@ -59,7 +59,7 @@ def server_command(
     settings = {
         "host": host,
         "port": port,
-        "served_model_name": model,  # and not the folder of the cache that a name like smollm2 stands for
+        "served_model_name": model,  # and not the folder of the cache of a name like smollm2
         "max_model_len": context,
         "max_num_seqs": max_num_seqs,
         "enable_scale_out": True,  # the endpoint that takes and gives token ids
@@ -92,7 +92,7 @@ def server_command(
 def start_server(command: Sequence[str], environment: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
     """Start a server that ends with this process, however that ends; `options` are those of `Popen`."""
     python, _, *module = command  # python -m module ...
-    # A session of its own, by which its engine and workers are found, and which Ctrl-C does not reach.
+    # A separate session, by which its engine and workers are found, and which Ctrl-C does not reach.
     bound = [python, "-m", "agent_gym.policies.vllm.launch", str(os.getpid()), *module]
     return subprocess.Popen(bound, env=environment, start_new_session=True, **options)
 
@@ -144,12 +144,12 @@ def server_key() -> str:
 
 
 class Guard:
-    """ASGI middleware of a vLLM server: answers 401, 403 or 415 to those who may not ask, 409 where it has no weights.
+    """ASGI middleware of a vLLM server: answers 401, 403 or 415 without permission, 409 without weights.
 
-    Refused are requests of web pages, which name their Origin. Without the key also those that reach this machine by a
-    name that was made to lead here (DNS rebinding), those with a body that is not JSON, as a page may send it unasked,
-    and all but `/v1/` and what tells the server's state. `app` answers the others. A server that was started again has
-    the model of its folder: it does not serve a trainer that has given weights to the one before.
+    Refused are requests of web pages, which name their Origin. Without the key also requests that reach this machine by
+    a name that was made to lead here (DNS rebinding), requests with a body that is not JSON, as a page may send it
+    unasked, and all but `/v1/` and the paths of the server's state. `app` answers the others. A server that was started
+    again has the model of its folder: it does not serve a trainer that has given weights to the one before.
     """
 
     def __init__(self, app: Any) -> None:

@@ -1,4 +1,4 @@
-"""How full vLLM's cache of keys and values was: in this process by looking, of servers by what they publish.
+"""How full vLLM's cache of keys and values was: in this process from its scheduler, of servers from their metrics.
 
 A cache that is full throws a running request out (a preemption), whose keys and values are computed anew later.
 """
@@ -24,14 +24,14 @@ class CacheLoad:
         self._used = max(self._used, used)
 
     def read(self, server: str, published: str) -> None:
-        """Take what a server publishes; its first word is where its preemptions are counted from."""
+        """Take a server's metrics; its first word is where its preemptions are counted from."""
         self.see(max(map(float, _USED.findall(published)), default=0.0))
         count = sum(map(float, _PREEMPTED.findall(published)))
         self._preempted += count - self._before.get(server, count)
         self._before[server] = count
 
     def count_preemptions(self, scheduler: Any) -> None:
-        """Count those of an engine in this process, which are published only with all of vLLM's statistics."""
+        """Count the preemptions of an engine in this process; vLLM publishes them only with all its statistics."""
         preempt = scheduler._preempt_request
 
         def counted(*args: Any, **kwargs: Any) -> Any:

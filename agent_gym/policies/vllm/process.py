@@ -1,8 +1,8 @@
-"""What a vLLM engine needs inside a process that belongs to a trainer, and on a CPU.
+"""The needs of a vLLM engine inside a process that belongs to a trainer, and on a CPU.
 
 vLLM is written to own its process: it seeds the global generators, forbids `torch.set_num_threads`, hides everything
 alive from the garbage collector, and takes the default process group down with it when it shuts down. Here all of these
-are the trainer's, so what was changed is put back. An engine on a CPU needs six repairs more.
+are the trainer's, so each change is undone. An engine on a CPU needs six repairs more.
 
 Facts: vllm 0.31.0, `v1/engine/core.py` (`EngineCore.__init__`, `shutdown`), `v1/worker/cpu_worker.py`,
 `v1/worker/gpu_model_runner.py`, `v1/sample/ops/topk_topp_sampler.py`, `triton_utils/dispatcher.py` (`_rebind_kernels`),
@@ -36,7 +36,7 @@ _owns_process_group = False
 
 
 def executor_arguments() -> dict[str, Any]:
-    """Engine arguments that give each rank of a distributed run an engine of its own."""
+    """Engine arguments that give each rank of a distributed run a separate engine."""
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if torch.distributed.is_initialized():
         world_size = torch.distributed.get_world_size()
@@ -126,7 +126,7 @@ def pass_over_impostors() -> None:
     """Let vLLM start in a process that has imported numba, as a search engine may have.
 
     vLLM looks through all modules for its kernels, and takes the `__dict__` of whatever it finds for a mapping. One
-    object of llvmlite, on which numba stands, answers to every name, also to that.
+    object of llvmlite, on which numba is built, answers to every name, also to that one.
     """
     from vllm.triton_utils import dispatcher
 
@@ -141,7 +141,7 @@ def pass_over_impostors() -> None:
 def block_size(usual: int) -> int:
     """Let attention on a CPU take blocks of 16 tokens, where it has a kernel for them, and return the size to ask for.
 
-    Only whole blocks are found again in the prefix cache: behind each turn of an episode half a block is computed anew.
+    Only whole blocks are found again in the prefix cache: after each turn of an episode half a block is computed anew.
     vLLM offers multiples of 32 and has "vec16", which takes 16. With them a rollout of short turns takes three quarters
     of the time (`benchmarks/blocks.py`). Kernels of Arm and of AMX are made for 32.
     """
@@ -157,7 +157,7 @@ def block_size(usual: int) -> int:
 def see_without_torchvision() -> None:
     """Let vLLM serve models that read images where torchvision, which has no build for a CPU's torch, is missing.
 
-    vLLM looks at a model's class in a process of its own, where nothing of this would hold. Of the module that needs
+    vLLM looks at a model's class in a separate process, where nothing of this would hold. Of the module that needs
     torchvision it takes one function, which the module for Pillow has, too.
     """
     from transformers.models.qwen2_vl import image_processing_pil_qwen2_vl
@@ -186,8 +186,8 @@ def install_sampler(model_runner: Any) -> None:
 def repack(model: Any) -> None:
     """Pack the weights of the output head and of experts anew.
 
-    On a CPU a linear layer multiplies with a packed copy of its weights. A head that is tied to the embedding is no
-    layer of its own when weights are reloaded: the engine would go on with stale logits. Experts are packed in place
+    On a CPU a linear layer multiplies with a packed copy of its weights. A head that is tied to the embedding is not a
+    separate layer when weights are reloaded: the engine would continue with stale logits. Experts are packed in place
     when a model is loaded, and not when their weights are replaced: the kernel would read them in the wrong order.
     """
     head = getattr(getattr(model, "language_model", model), "lm_head", None)  # it is inside, where images are read

@@ -16,8 +16,8 @@ from agent_gym.policies.vllm.buckets import Weights
 class Reload:
     """Replaces every weight of the model of a `vllm.v1.worker.gpu_worker.Worker`, in as many parts as there are.
 
-    vLLM builds a layer anew when the last of its weights has come. The steps are those of `Worker.reload_weights`,
-    which wants all weights in one call. What reading the weights raises goes through. After any error, or where a
+    vLLM builds a layer anew when the last of its weights has come. The steps are the ones of `Worker.reload_weights`,
+    which wants all weights in one call. Errors of reading the weights are raised here. After any error, or where a
     reload was never finished, the next one begins from the start.
     """
 
@@ -39,7 +39,7 @@ class Reload:
     def load(self, named_weights: Weights) -> None:
         """Replace weights; they must stay as they are until `finish` or `keep`.
 
-        `RolloutError` if names or shapes are not those of the model.
+        `RolloutError` if names or shapes differ from the model's.
         """
         failures: list[Exception] = []
 
@@ -54,13 +54,13 @@ class Reload:
         try:
             with self._configured():
                 self._loaded |= self._model.load_weights(read())
-        except Exception as error:  # each layer has errors of its own
+        except Exception as error:  # each layer has its own errors
             if failures:
                 raise failures[0] from None
             raise RolloutError(f"vLLM does not know the trainer's weights: {type(error).__name__}: {error}") from error
 
     def keep(self, bucket: torch.Tensor) -> None:
-        """Copy what lies in a bucket and waits for the rest of its layer, since the bucket will be overwritten."""
+        """Copy weights in a bucket that wait for the rest of its layer, since the bucket will be overwritten."""
         begin, end = bucket.data_ptr(), bucket.data_ptr() + bucket.nbytes
         for layer in self._model.modules():
             for _, call in self._layerwise.get_layerwise_info(layer).loaded_weights:
@@ -75,7 +75,7 @@ class Reload:
             self._finalize()
         for reset in (runner.reset_lora_state, runner.reset_encoder_cache, runner.reset_mm_cache):
             reset()
-        # vLLM reports the weights of experts as those of the layer around them.
+        # vLLM reports the weights of experts as the weights of the layer around them.
         if missing := sorted(n for n in self._wanted if n.replace(".routed_experts.", ".") not in self._loaded):
             raise RolloutError(f"the trainer sent no weights for {', '.join(missing[:5])} ({len(missing)} in all)")
         if runner.device.type == "cpu":

@@ -1,10 +1,10 @@
-"""vLLM behind HTTP: engines on other GPUs or machines, asked with token ids and answered with token ids.
+"""vLLM over HTTP: engines on other GPUs or machines, asked with token ids and answered with token ids.
 
-Each rank asks for its own episodes. Weights go from rank 0 to the servers between rollouts. The servers are those that
-`agent-gym serve model` starts. Of several one may die: its turns are sampled anew by the others, with the same seeds,
-and it is asked again when it has been started again and given weights. aiohttp and not httpx, whose pool grows slow
-with a thousand connections; JSON from pydantic and not from Python, which takes several times as long for the ids of a
-long context.
+Each rank asks for its own episodes. Weights go from rank 0 to the servers between rollouts. The servers are the ones
+that `agent-gym serve model` starts. Of several one may die: its turns are sampled anew by the others, with the same
+seeds, and it is asked again when it has been started again and given weights. aiohttp and not httpx, whose pool grows
+slow with a thousand connections; JSON from pydantic and not from Python, which takes several times as long for the ids
+of a long context.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from agent_gym.policies.vocabulary import end_tokens
 
 _RETRIES = 3  # how often a request is sent again, with the same seed, when its connection breaks
 _PAUSE_S = 0.5  # before that, doubled each time
-_AGAIN_S = 0.25  # before an abort is repeated: what it was meant for may have arrived after it
+_AGAIN_S = 0.25  # before an abort is repeated: its request may have arrived after it
 _SILENCE_S = 30.0  # of a server, after which it is asked whether it lives
 _HEALTH_S = 10.0
 _LOOK_S = 1.0  # between two looks at a server
 
 
 class _Lost(RolloutError):
-    """A server is dead, or another one than before: what it was asked, others may be asked."""
+    """A server is dead, or another one than before: its requests may go to others."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
@@ -58,10 +58,10 @@ class VLLMServerPolicy(ServedPolicy):
     Args:
         urls: one server or several ("http://10.0.0.2:8010"). Ranks are spread over them.
         context: longest sequence in tokens; the servers must allow it.
-        seed: of the stream that serves requests without a seed of their own, with the rank.
+        seed: of the stream that serves requests without their own seed, with the rank.
         transfer, folder: how weights get to the servers, see `WeightSender`.
         start_timeout_s: seconds to wait for servers that are still loading.
-        key: what the servers ask for; by default the user's, see launch.py.
+        key: the key of the servers; by default the user's, see launch.py.
         socket: path of a socket of this machine, at which the only server listens instead of at its address.
 
     In a distributed run every rank must construct the policy, and call `sync`, at the same point.
@@ -187,7 +187,7 @@ class VLLMServerPolicy(ServedPolicy):
             self._load[url] -= 1
 
     def _leave_out(self, url: str, error: _Lost) -> None:
-        """Go on without a server, or raise its error if there is no other."""
+        """Continue without a server, or raise its error if there is no other."""
         if url not in self._down:
             if not [other for other in self.living if other != url]:
                 raise error
@@ -219,7 +219,7 @@ class VLLMServerPolicy(ServedPolicy):
         return [url for url in self.urls if url not in self._down]
 
     def _look_for_servers(self) -> None:
-        """Leave out servers that do not answer, in all processes, and take back those that do again."""
+        """Leave out servers that do not answer, in all processes, and take back the ones that answer again."""
         if len(self.urls) == 1:
             return
         down = set(gather({u for u in self.urls if not self._call(self._lives(u))} if self._sends else None)[0] or ())
@@ -242,7 +242,7 @@ class VLLMServerPolicy(ServedPolicy):
     def call_workers(
         self, method: str, arguments: Sequence[dict[str, Any]], *, spare: bool = False
     ) -> Future[list[Any]]:
-        """Call a method of `WeightReceiver` with the arguments for each server; return what its workers returned.
+        """Call a method of `WeightReceiver` with the arguments for each server; return its workers' results.
 
         With `spare` a server that has died is left out, if there are others.
         """
@@ -288,8 +288,8 @@ class VLLMServerPolicy(ServedPolicy):
     # HTTP.
 
     async def _open_session(self) -> Any:
-        # No limit on connections: the server queues what it cannot decode yet. No limit on time either: a long turn on
-        # a busy server is no failure, and `_while_it_lives` finds out who is dead.
+        # No limit on connections: the server queues requests that it cannot decode yet. No limit on time either: a long
+        # turn on a busy server is not a failure, and `_while_it_lives` finds out who is dead.
         if self._socket is None:
             connector = self._aiohttp.TCPConnector(limit=0)
         else:
@@ -351,7 +351,7 @@ class VLLMServerPolicy(ServedPolicy):
             return await answer.read()
 
     async def _lives(self, url: str, looks: int = 1) -> bool:
-        """Whether, at each look, a server answers, and its engine, a process of its own, has not ended."""
+        """Whether, at each look, a server answers, and its engine, a separate process, has not ended."""
         for look in range(looks):
             await asyncio.sleep(_LOOK_S if look else 0.0)
             try:
@@ -370,7 +370,7 @@ class VLLMServerPolicy(ServedPolicy):
             await asyncio.sleep(_LOOK_S)
 
     def _await_server(self, url: str, timeout_s: float) -> None:
-        """Wait until a server has loaded, and check what it allows."""
+        """Wait until a server has loaded, and check its limits."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:

@@ -10,8 +10,8 @@ the class to vLLM as `--worker-extension-cls`, which mixes it into each of its w
 
 vLLM's own engines for this (`vllm.distributed.weight_transfer`) take no weights on CPUs, keep the trainer's type, and
 do not report when a weight has not come. Its "nccl" wants all shapes before the first weight is gathered; its "ipc"
-wants a bucket for the largest weight, has one and not two, and gathers what it sends from all ranks of the trainer,
-each of which has a server of its own here.
+wants a bucket for the largest weight, has one and not two, and gathers the weights that it sends from all ranks of the
+trainer, each of which has its own server here.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ TRANSFERS = ("auto", "files", "broadcast")
 class WeightReceiver:
     """A part of `vllm.v1.worker.gpu_worker.Worker`; its methods are called by `POST /collective_rpc`.
 
-    What fails is returned as {"error": why}: an exception would end the server.
+    An error is returned as {"error": why}: an exception would end the server.
     """
 
     model_runner: Any
@@ -59,7 +59,7 @@ class WeightReceiver:
     _channel: Channel | None = None
     _reload: Reload | None = None
     _finder: Finder | None = None  # as long as weights come
-    _memory: torch.Tensor | None = None  # of what is broadcast, as long as weights come
+    _memory: torch.Tensor | None = None  # of the broadcast weights, as long as weights come
 
     def describe(self) -> dict[str, str | None]:
         """Return the kind of device and its name, and the type of the weights; None where there are several types."""
@@ -69,7 +69,7 @@ class WeightReceiver:
         return {"device": device.type, "card": card(device), "dtype": kinds.pop() if len(kinds) == 1 else None}
 
     def read_bucket(self, address: Address, size: int) -> dict[str, Any]:
-        """Return the bytes of a bucket, by which the trainer sees whether this process reads what it has written."""
+        """Return the bytes of a bucket, by which the trainer sees whether this process reads the same memory."""
         try:
             return {"bytes": Finder(self.model_runner.device).find(address, size).tolist()}
         except Exception as error:
@@ -87,7 +87,7 @@ class WeightReceiver:
         return {}
 
     def receive_bucket(self, contents: Contents, size: int, first: bool, address: Address = None) -> dict[str, str]:
-        """Replace weights by those of a bucket, broadcast or at an address; the `first` begins a new replacement."""
+        """Replace weights by the ones of a bucket, broadcast or at an address; the `first` begins a new replacement."""
         device = self.model_runner.device
         try:
             if first:
@@ -151,7 +151,7 @@ class WeightSender:
         self._channel: Channel | None = None
 
     def send(self, named_weights: Weights) -> None:
-        """Replace the weights of all servers, or raise `RolloutError`; the caller then reads what is left of them."""
+        """Replace the weights of all servers, or raise `RolloutError`; the caller then checks the servers."""
         if not self._workers:
             self._workers = list(itertools.chain(*self._on_all("describe").result()))
         kinds = {worker["dtype"] or "" for worker in self._workers}
@@ -209,7 +209,7 @@ class WeightSender:
                 channel.broadcast(bucket.memory[:used])
             except RuntimeError as error:
                 self.close()
-                # A server that can report what happened knows more than the broken group.
+                # A server that can report the error knows more than the broken group.
                 taken.result()
                 raise RolloutError(f"the weights could not be broadcast: {error}") from error
         taken.result()
@@ -220,7 +220,7 @@ class WeightSender:
         return self._servers.call_workers(method, [arguments or {}] * count, spare=spare)
 
     def _on_one_card(self) -> bool:
-        """Whether the only worker is on this process's GPU and reads what is written there; warn if it does not."""
+        """Whether the only worker is on this process's GPU and shares its memory; warn if it does not."""
         cards = {worker.get("card") for worker in self._workers}
         # torch counts one reader for each memory that it shares.
         if len(self._workers) > 1 or not torch.cuda.is_available() or cards != {card(_own_device())}:
