@@ -1,14 +1,14 @@
-"""Certificates: what an environment keeps of its promises, tried on a laptop in minutes.
+"""Certificates: tests of an environment's promises, in minutes on a laptop.
 
     from agent_gym.certify import certify
 
     for record in certify("AgentR1/GSM8K-v0", quick=True):
         print(record.name, record.verdict, record.text)
 
-Each check is a function from a `Subject` to a `Record`; the numbers by which they judge are in record.py. All play in
-a thread that is not the one in which the environment was imported, as rollouts do, and in a process of their own, which
-says what it is about to do, and which the kernel ends where that takes too long. So an environment that crashes, hangs
-or computes for ever fails one check and costs the others nothing. What a certificate cannot see is in docs/certify.md.
+Each check is a function from a `Subject` to a `Record`; the numbers by which they judge are in record.py. All play in a
+thread that is not the one in which the environment was imported, as rollouts do, and in a separate process, which
+announces each action, and which the kernel ends where that takes too long. So an environment that crashes, hangs or
+computes for ever fails one check and costs the others nothing. docs/certify.md lists the limits of certificates.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def certify(
 
 
 def run_check(name: str, subject: Subject) -> Record:
-    """Run one check in the subject's thread; what it raises makes it a fail, with what was done last as evidence."""
+    """Run one check in the subject's thread; an error makes it a fail, with the last action as evidence."""
     check = getattr(import_module(f"agent_gym.certify.{CHECKS[name]}"), name)
     try:
         check_env_id(subject.env_id)  # imported here, as a trainer does, and played there
@@ -110,7 +110,7 @@ def run_checks(subject: Subject, checks: Sequence[str]) -> Iterator[Record]:
         code = f"import sys; sys.path[:] = {sys.path!r}; from agent_gym.certify import main; "
         command = [sys.executable, "-c", code + f"main({there.fileno()})"]
         environment = {**os.environ, "TMPDIR": folder}
-        # What the environment prints goes to the standard error.
+        # The environment's output goes to the standard error.
         process = subprocess.Popen(command, env=environment, pass_fds=[there.fileno()], stdout=2)
         there.close()
         doing = "the environment is made"

@@ -16,8 +16,8 @@ _REAL = datetime.datetime
 def later(seconds: float) -> None:
     """Let `time`, and with it `date.today`, tell a later time; call it before an environment is imported.
 
-    Clocks that measure (`time.monotonic`, `time.perf_counter`) go on as they are, so that time limits hold. Code in C
-    that asks the kernel, and other processes, see the true time.
+    Clocks that measure (`time.monotonic`, `time.perf_counter`) are left alone, so that time limits hold. Code in C that
+    asks the kernel, and other processes, see the true time.
     """
     real, real_ns, local, utc, text = time.time, time.time_ns, time.localtime, time.gmtime, time.strftime
     time.time = lambda: real() + seconds

@@ -1,4 +1,4 @@
-"""Does it keep its promises: the contract, the same episode for the same seed, copies, what it leaves behind, speed."""
+"""Does it keep its promises: the contract, the same episode for the same seed, copies, leftovers, speed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LATER_S = 400 * 86_400.0  # another year, day of the week and month
 
 
 def contract(subject: Subject) -> Record:
-    """Gymnasium's `check_env` and what `agent_gym.testing` asks of every environment."""
+    """Gymnasium's `check_env` and the tests of `agent_gym.testing` for every environment."""
     subject.beat("agent_gym.testing.check_text_env")
     try:
         check_text_env(subject.make, episodes=3, expert=False)
@@ -70,7 +70,7 @@ def digest(subject: Subject) -> str:
 
 
 def show_digest(about: tuple[str, dict[str, Any]], later_s: float) -> None:
-    """Print the hash in a process of its own, with a clock that is ahead."""
+    """Print the hash in a separate process, with a clock that is ahead."""
     subject = Subject(*about)
     if later_s:
         later(later_s)
@@ -79,7 +79,7 @@ def show_digest(about: tuple[str, dict[str, Any]], later_s: float) -> None:
 
 
 def determinism(subject: Subject) -> Record:
-    """The same seed gives the same episode: again, beside another environment, and in other processes."""
+    """The same seed gives the same episode: again, next to another environment, and in other processes."""
     problems, envs = [], (subject.make(), subject.make())
     logs = [_log(subject, envs[0], seed) for seed in _SEEDS]
     for seed, log in zip(_SEEDS, logs, strict=True):
@@ -126,14 +126,14 @@ def _difference(one: Sequence[Any], other: Sequence[Any]) -> str:
 
 
 def copies(subject: Subject) -> Record:
-    """A copy goes on as the original would, and neither changes the other."""
+    """A copy continues as the original would, and neither changes the other."""
     problems, impossible = [], []
     ways = (("copy.deepcopy", copy.deepcopy), ("pickle", lambda env: pickle.loads(pickle.dumps(env))))
     for name, clone in ways:
         env = subject.make()
         log = subject.play(env, subject.turns(env), seed=3)
         try:
-            # Behind the first turn, where state that is shared still decides what comes, and in the middle.
+            # After the first turn, where shared state still decides the rest, and in the middle.
             for at in sorted({min(1, len(log) - 2), len(log) // 2}):
                 problems += [f"{name}: {one}" for one in _copied(subject, env, clone, log, at)]
         except _NoCopy as error:
@@ -148,7 +148,7 @@ class _NoCopy(Exception):
 
 
 def _copied(subject: Subject, env: TextEnv, clone: Callable[[TextEnv], TextEnv], log: Log, at: int) -> Iterator[str]:
-    """Yield what is wrong with a copy that is made behind so many turns of an episode."""
+    """Yield the faults of a copy that is made after so many turns of an episode."""
     actions, expected = policy_texts(log)[at:], log[at + 1 :]
     subject.play(env, policy_texts(log)[:at], seed=3)
     try:
@@ -163,7 +163,7 @@ def _copied(subject: Subject, env: TextEnv, clone: Callable[[TextEnv], TextEnv],
 
 
 def isolation(subject: Subject) -> Record:
-    """What is left of an environment that was closed, and what it changed outside of itself."""
+    """The leftovers of an environment that was closed, and its changes to global state."""
     before = _outside()
     _live(subject)
     first = _held()

@@ -13,9 +13,9 @@ from agent_gym.certify.record import LEAK, Record, SkippedCheck, Subject, judged
 from agent_gym.chat import text_of
 from agent_gym.testing import Log, expert_turns, leaves, policy_texts
 
-_CONTEXT = (3, 12)  # characters beside a gold answer, by which its place in a text is known; all digits are alike there
+_CONTEXT = (3, 12)  # characters around a gold answer, by which its place in a text is known; all digits are alike there
 _FEW = 3  # different gold answers at one place; fewer may be there by chance, such as the 2 of an example
-_MOSTLY = 0.8  # of what stands there; of two options that a question names, half
+_MOSTLY = 0.8  # of the text at that place; of two options that a question names, half
 _CODED = 4  # characters of an answer that is looked for in other spellings; shorter ones are there by chance
 _BAD_PLAY = (
     ("I do not know.",),
@@ -27,7 +27,7 @@ _Said = tuple[str, str, set[str]]  # kind of text, text, secrets to look for
 
 
 class _Place(NamedTuple):
-    """Where a gold answer stands: in what, as what, and beside which characters."""
+    """The place of a gold answer: the text, the form, and the characters around it."""
 
     text: str
     spelling: str
@@ -42,7 +42,7 @@ class _Place(NamedTuple):
 def leaks(subject: Subject) -> Record:
     """Look for gold answers in all that is shown before the policy has earned them.
 
-    A gold answer may stand in a question by chance or as one of two options. It leaks where it stands beside the same
+    A gold answer may be in a question by chance or as one of two options. It leaks where it has the same neighbouring
     words, or in the same field, of too many tasks, and little else does. So a short one, such as "3", is found, too.
     """
     looked, texts = 0, defaultdict[str, list[str]](list)  # kind of text to all texts of it
@@ -72,16 +72,16 @@ def leaks(subject: Subject) -> Record:
 
 
 def _gives_away(place: _Place, held: list[tuple[str, str]], texts: dict[str, list[str]]) -> bool:
-    """Whether what stands there mostly is the gold answer, and not a few numbers or one of several options."""
+    """Whether the text at that place mostly is the gold answer, and not a few numbers or one of several options."""
     stands = sum(text.count(place.context) if place.context else 1 for text in texts[place.text])
     return len({secret for _, secret in held}) >= _FEW and len(held) > _MOSTLY * stands
 
 
 def _secrets(subject: Subject, split: str, index: int, log: Log) -> tuple[set[str], set[str]]:
-    """Return the parts of the gold answer that the expert's last turn states, and those that its other turns do.
+    """Return the parts of the gold answer that the expert's last turn states, and the parts that its other turns state.
 
     Without an expert all of them are answers. Parts that it never writes are a goal. Where no gold answer is named, it
-    is what the expert states.
+    is the expert's text.
     """
     parts = {str(value).strip() for where, value in leaves(subject.gold(split, index)) if not where.endswith(" key")}
     parts -= {"", "None"}
@@ -137,7 +137,7 @@ def _shown(subject: Subject, task: tuple[str, int], answers: set[str], keys: set
         for observation, *_, info in steps:
             yield "the answer to bad play", observation, sought
             yield from _fields("info of step", info, sought)
-    # What is answered to good play is earned; `info` may not be ahead of it.
+    # The answer to good play is earned; `info` may not be ahead of it.
     known = prompt
     for *_, info in expert[1:-1]:
         known += "\n\n" + _texts(info)

@@ -1,4 +1,4 @@
-"""What a check gets, what it returns, and the fixed numbers by which it judges."""
+"""The input of a check, its result, and the fixed thresholds by which it judges."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ here took 0.9; at 5, one policy that writes such turns already stops a rollout o
 RESET_CPU_S = 60
 """The same of a reset. The first one may draw a split or build an index."""
 STILL_S = 300
-"""Seconds of silence after which a check is ended: an environment that waits for what never comes uses no CPU."""
+"""Seconds of silence after which a check is ended: an environment that waits for ever uses no CPU."""
 SOLVED = 0.95
 """Share of tasks that the expert solves. Generated tasks have 1; of official data some rows cannot be solved."""
 LEAK = 0.1
-"""Share of tasks whose gold answer stands at one place. The environments here stay below 0.02."""
+"""Share of tasks whose gold answer is at one place. The environments here stay below 0.02."""
 OVERLAP = 0.01
 """Share of evaluation tasks that occur twice or in training. Official data have a few: one in 500 of WebShop's test."""
 ATTACK_SUCCESS = 0.5
-"""An attack's success over the expert's. RL finds what pays half as often and costs nothing before it learns the task;
-an honest rule, such as buying the first hit in WebShop, reaches 0.28."""
+"""An attack's success over the expert's. RL finds a behaviour that pays half as often and costs nothing before it
+learns the task; an honest rule, such as buying the first hit in WebShop, reaches 0.28."""
 ATTACK_REWARD = 0.9
-"""An attack's mean reward over the expert's: what is paid without success must be far from what is paid for it.
+"""An attack's mean reward over the expert's: the reward without success must be far from the reward of success.
 WebShop's graded reward pays 0.75 for the first hit."""
 GROWTH = 2
 """Threads, processes, open or temporary files that three lives of an environment add: one may be a cache."""
 STEPS_PER_S = 20
 """Steps per CPU second. A model on one GPU takes hundreds of turns a second in a batch, which 16 cores must answer."""
 LONGEST = 2_000
-"""Turns of an episode: what goes on after that has no end."""
+"""Turns of an episode: an episode that is longer has no end."""
 LEARNED = 0.1
 """Gain in success by RL, or distance from all tasks solved; 500 tasks of the speedrun have an interval of 0.04."""
 
@@ -80,7 +80,7 @@ def judged(name: str, text: str, problems: Sequence[str], numbers: Mapping[str, 
 def cut(text: str, length: int = 300) -> str:
     """Return a text as one line of bounded length that every encoding can hold; a line that is cut stays as it is.
 
-    What cannot be printed is escaped, and nothing else. Of a character that goes on and on, the first forty are shown.
+    Characters that cannot be printed are escaped, and nothing else. Of a repeated character the first forty are shown.
     """
     text = _RUN.sub(lambda run: f"{run[1] * 40}...", text[: 100 * length])
     line = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text[: length + 4])
@@ -91,7 +91,7 @@ def cut(text: str, length: int = 300) -> str:
 class Subject:
     """An environment under test, and how much of it is tried.
 
-    `tell` is called before all that may hang or crash, with the CPU seconds that it may take; 0 is no limit.
+    `tell` is called before each action that may hang or crash, with its limit of CPU seconds; 0 means none.
     """
 
     env_id: str
@@ -154,7 +154,7 @@ class Subject:
             named = Counter(str(gold) for gold in golds if isinstance(gold, str | int | float))
             return "<answer>", "</answer>", [text for text, _ in named.most_common()] or ["no", "1"]
         tasks = [(split, index) for index in self.some(split, 60, 60)]
-        # Answers are those of training; what stands around them is seen better if other tasks are there, too.
+        # Answers are the answers of training; the text around them is recognised better with other tasks.
         others = [(self.held_out, index) for index in self.some(self.held_out, 10, 10)]
         lasts = [policy_texts(self.play(self.env, expert_turns(self.env), task))[-1] for task in [*tasks, *others]]
         start, end = _affixes(lasts)
@@ -163,7 +163,7 @@ class Subject:
 
     @property
     def forms(self) -> list[tuple[str, str]]:
-        """What may stand before and behind an answer: as the expert has it; without one as a tag, and nothing."""
+        """The texts before and after an answer: the expert's; without an expert a tag, and nothing."""
         start, end, _ = self.stated
         return [(start, end)] if self.has_expert else [(start, end), ("", "")]
 
@@ -202,7 +202,7 @@ class Subject:
 
 
 def _affixes(texts: Sequence[str]) -> tuple[str, str]:
-    """Return what texts have in common at both ends; of a word that goes on otherwise nothing."""
+    """Return the common beginning and end of texts, in whole words."""
     start = os.path.commonprefix(list(texts))
     end = os.path.commonprefix([one[len(start) :][::-1] for one in texts])[::-1]
     if len(set(texts)) == 1:

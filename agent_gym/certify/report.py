@@ -14,13 +14,13 @@ _COLORS = {"pass": "#1d7f45", "fail": "#c0392b"}
 
 
 def verdict(records: Sequence[Record]) -> str:
-    """Return the certificate in a line: what passed, failed and was skipped."""
+    """Return the certificate in a line: the checks that passed, failed and were skipped."""
     count = [sum(record.verdict == name for record in records) for name in ("pass", "fail", "skipped")]
     return f"{count[0]} of {count[0] + count[1]} checks passed" + (f", {count[2]} skipped" if count[2] else "")
 
 
 def baselines(records: Sequence[Record]) -> list[tuple[str, str, str]]:
-    """Return who plays, mean reward and success, from the record of the attacks: what cards show."""
+    """Return each player's mean reward and success, from the record of the attacks, for cards."""
     numbers = next((record.numbers for record in records if record.name == "attacks"), {})
     names = dict.fromkeys(name.rpartition(": ")[0] for name in numbers if ": " in name)
     cheap = [name for name in names if name not in PLAYERS]
@@ -31,7 +31,7 @@ def baselines(records: Sequence[Record]) -> list[tuple[str, str, str]]:
 
 
 def text(records: Sequence[Record]) -> str:
-    """Return the baselines and the evidence of what failed; the checks themselves were printed as they ended."""
+    """Return the baselines and the evidence of the failed checks; the checks themselves were printed as they ended."""
     parts = [_players(records)] if baselines(records) else []
     for record in records:
         if record.verdict == "fail":

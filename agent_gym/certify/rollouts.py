@@ -1,7 +1,7 @@
-"""The expert's episodes as a trainer plays them: by the `Runner`, each environment in a thread or process of its own.
+"""The expert's episodes as a trainer plays them: by the `Runner`, each environment in a separate thread or process.
 
 A rollout needs a tokenizer, and certificates need no training stack. `Characters` has an id for each character and a
-plain template with tools, so that everything else is what a trainer runs.
+plain template with tools, so that everything else is as in a trainer.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from agent_gym.policies import ScriptedPolicy
 from agent_gym.rollout import Budget, Episode, EpisodeSpec, Runner
 from agent_gym.tool_results import raised_so_far
 
-_LIVE = 8  # episodes at the same time, each in a thread of its own
+_LIVE = 8  # episodes at the same time, each in a separate thread
 _SHORT = 150  # characters of an error, so that its place is not cut off
-_BEYOND = 0x110000  # the first id that is no character
+_BEYOND = 0x110000  # the first id that is not a character
 _SPECIAL = ("<|im_start|>", "<|im_end|>")
 Task = tuple[str, int, int]  # split, index, seed
 
@@ -111,7 +111,7 @@ class ExpertRollouts:
 
 @contextmanager
 def expert_rollouts(subject: Subject) -> Iterator[ExpertRollouts]:
-    """Make what plays the expert, and close its environments at the end."""
+    """Make the runner of the expert, and close its environments at the end."""
     rollouts = ExpertRollouts(subject)
     try:
         yield rollouts
@@ -138,7 +138,7 @@ def faults(subject: Subject, episodes: Sequence[Episode]) -> list[str]:
 
 
 def place_of_error(subject: Subject, name: str, error: str) -> str:
-    """Return where a function raised what the policy read, or where it is defined, in brackets; "" if nobody knows."""
+    """Return where a function raised the error that the policy read, or its definition; "" if unknown."""
     for one in raised_so_far():
         if one.tool == name and one.told.split(": ")[:2] == error.split(": ")[:2]:  # an error of the same type
             return f" ({one.place})"

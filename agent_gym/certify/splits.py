@@ -1,4 +1,4 @@
-"""Whether evaluation repeats tasks, of its own, of training or of another evaluation split: by text and by content."""
+"""Whether evaluation repeats its tasks, or tasks of training or of another evaluation split: by text and by content."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Content = tuple[str, int, str, list[str]]  # split, index, gold answer, words
 
 
 def splits(subject: Subject) -> Record:
-    """Tasks of evaluation splits that occur twice, or in training: by what the policy sees, and by content."""
+    """Tasks of evaluation splits that occur twice, or in training: by the policy's view, and by content."""
     env, seen, shares = subject.env, dict[Any, tuple[str, int, str]](), dict[str, float]()
     found, content, looked = dict[str, list[str]](), list[_Content](), list[Any]()
     if len(subject.splits) == 1:
@@ -42,7 +42,7 @@ def splits(subject: Subject) -> Record:
             content.append((split, index, _json(subject.gold(split, index)), re.findall(r"\w+", text.lower())))
             first_split, first_index, same = seen.setdefault(shown, (split, index, text))
             other = first_split, first_index
-            # Where things lie may differ behind the same words: two tasks are one if the expert plays them alike.
+            # The places of things may differ under the same words: two tasks are one if the expert plays them alike.
             if other != (split, index) and split != "train" and _alike(subject, (split, index), other):
                 but = "" if same == text else " but for case, spaces and stops"
                 again.append(f"{split}/{index} shows what {other[0]}/{other[1]} shows{but}: {text}")
@@ -57,7 +57,7 @@ def splits(subject: Subject) -> Record:
 
 
 def plain(text: str) -> str:
-    """Return a text without what a copied task is disguised by: case, spaces, stops, forms of letters."""
+    """Return a text without the usual disguises of a copied task: case, spaces, stops, forms of letters."""
     return _SPACE.sub("", unicodedata.normalize("NFKC", text).casefold())
 
 

@@ -1,6 +1,6 @@
 """How hard its tasks are: for its own expert, for a model that has not learned them, and for one that learns.
 
-For how a model fares, `agent-gym`'s own commands run in a process of their own: what they print is what a user gets.
+For how a model fares, `agent-gym`'s own commands run in a separate process: a user gets the same output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`accelerate launch` with an exit code of its own for an agent of torchrun's that has lost those of other machines.
+"""`accelerate launch` with a separate exit code for a torchrun agent that has lost the agents of other machines.
 
 accelerate and torchrun end with 1 whatever has happened. `agent-gym launch` must tell two cases apart: the ranks have
 failed as often as they may, which is the end, and the other agents are out of reach, because one of them was killed,

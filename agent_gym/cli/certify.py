@@ -1,4 +1,4 @@
-"""`agent-gym certify` and `agent-gym info`: what an environment keeps of its promises, and what it promises."""
+"""`agent-gym certify` and `agent-gym info`: tests of an environment's promises, and its card."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def certify(argv: Sequence[str]) -> int:
 
 
 def info(argv: Sequence[str]) -> int:
-    """Print the card of an environment: what it is, spaces, arguments, rewards, tools, baselines, an episode."""
+    """Print the card of an environment: summary, spaces, arguments, rewards, tools, baselines, an episode."""
     parser = Parser("info", info.__doc__)
     parser.add_env()
     parser.add_env_kwargs("arguments with which the example is played, for an id that needs some")

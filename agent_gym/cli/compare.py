@@ -136,7 +136,7 @@ def _panel(cards: Cards) -> Mapping[str, Any]:
 
 
 def _heading(cards: Cards, newest: Mapping[str, int]) -> tuple[Any, ...]:
-    """Return where a table stands, its title, its grade ("" if there is no newer panel), and what its cards share."""
+    """Return a table's place, its title, its grade ("" without a newer panel), and the common facts of its cards."""
     panel, common = _panel(cards), terms(cards[0])
     name, now, last = panel["name"], panel["version"], newest[panel["name"]]
     what = f"panel {name}, version {now}" if name else f"no panel, split {panel['split']}"
@@ -233,7 +233,7 @@ def rescore(argv: Sequence[str]) -> int:
         rows = [["measure", "stored", "now"]]
         for name in {**then.measures, **now.measures}:
             old, new = (result.measures[name].value if name in result.measures else 0.0 for result in (then, now))
-            if old != new and not name.endswith("/latency"):  # how long a tool takes is no score
+            if old != new and not name.endswith("/latency"):  # the time of a tool is not a score
                 rows.append([name, number(name, old), number(name, new)])
         if len(rows) > 1:
             say(align(rows))

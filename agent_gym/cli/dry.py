@@ -1,6 +1,6 @@
-"""`--print_config` and `--dry_run` of the training commands: the settings as they are used, and what a run would do.
+"""`--print_config` and `--dry_run` of the training commands: the settings as they are used, and the actions of a run.
 
-What is printed is yaml that `--config` reads again. Defaults of TRL and transformers that are unchanged are left out;
+The output is yaml that `--config` reads again. Defaults of TRL and transformers that are unchanged are left out;
 `--help-all` has them.
 """
 
@@ -22,12 +22,12 @@ from agent_gym.models import adapter_base, adapter_folder
 
 
 def config_text(command: str, parsed: Sequence[Any], given: Mapping[str, Any], launch: Sequence[str]) -> str:
-    """Return the settings of a run as yaml: ours, those that every run needs, and what was given.
+    """Return the settings of a run as yaml: ours, the ones that every run needs, and the given ones.
 
     Args:
         command: grpo, ppo or sft.
         parsed: the dataclasses that the parser has filled: environment, trainer, model.
-        given: what the command line and the yaml file set, by name (early.py).
+        given: the settings of the command line and the yaml file, by name (early.py).
         launch: arguments of `accelerate launch`.
     """
     env, args, model = parsed
@@ -54,7 +54,7 @@ def _plain(value: Any) -> Any:
 
 
 def plan_text(command: str, parsed: Sequence[Any], datasets: Sequence[Any], launch: Sequence[str]) -> str:
-    """Return what a run would do and write, from its settings and tasks (none for sft, whose expert plays first)."""
+    """Return a run's actions and files, from its settings and tasks (none for sft, whose expert plays first)."""
     _, args, model = parsed
     lines: list[tuple[str, str]] = [("model", str(model.model_name_or_path or "a tiny one, made on the spot"))]
     folder = adapter_folder(str(model.model_name_or_path)) if model.model_name_or_path else None

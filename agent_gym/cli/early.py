@@ -40,11 +40,11 @@ class _Own(CriticSettings, AgentSettings):
 
 
 def check_early(command: str, argv: Sequence[str]) -> dict[str, Any]:
-    """Return what the command line and its yaml file set, by name, as they stand there.
+    """Return the settings of the command line and its yaml file, by name, as they are written there.
 
     Raises:
-        ConfigError: for an unknown flag or key, an unknown environment, a folder that is no model or cannot be written,
-            a tracker that is not installed, or a value of a setting that no run can have.
+        ConfigError: for an unknown flag or key, an unknown environment, a folder that is not a model or cannot be
+            written, a tracker that is not installed, or a value of a setting that no run can have.
     """
     given = read_command(command, argv)
     if given.get("accelerate_config") is not None:
@@ -66,7 +66,7 @@ def check_early(command: str, argv: Sequence[str]) -> dict[str, Any]:
 
 
 def read_command(command: str, argv: Sequence[str]) -> dict[str, Any]:
-    """Return what the command line and its yaml file set, by name, as they stand there; an unknown flag is an error."""
+    """Return the settings of the command line and its yaml file, by name, as written; an unknown flag is an error."""
     preset, path, arguments = split_command(argv)
     content = {} if path is None else read_yaml(path)
     words = dict(_words(arguments))
@@ -103,7 +103,7 @@ def _known_flags(command: str) -> set[str]:
             except OSError:
                 return set()
             found |= set(re.findall(r"^    (\w+): ", text, re.MULTILINE))
-            # Those of accelerate have dashes or underscores; TRL's parser adds `no_` to switches that are on.
+            # The flags of accelerate have dashes or underscores; TRL's parser adds `no_` to switches that are on.
             found |= {flag.replace("-", "_") for flag in re.findall(r'"--([\w-]+)"', text)}
     return found | {f"no_{name}" for name in found}
 
@@ -126,7 +126,7 @@ def check_numbers(given: Mapping[str, Any]) -> None:
     for name in given.keys() & hints.keys():
         kinds = (hints[name], *get_args(hints[name]))
         if kind := next((kind for kind in (int, float) if kind in kinds), None):
-            with suppress(TypeError, ValueError):  # what cannot be converted is left to the real parser
+            with suppress(TypeError, ValueError):  # a value that cannot be converted is left to the real parser
                 values[name] = kind(given[name])
         elif bool not in kinds:
             values[name] = given[name]

@@ -1,4 +1,4 @@
-"""What plays: from `--policy`, `--model`, `--engine` and `--endpoint` to a tokenizer and a policy."""
+"""The players of commands: from `--policy`, `--model`, `--engine` and `--endpoint` to a tokenizer and a policy."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from agent_gym.registry import list_envs
 from agent_gym.rollout import derive_seed
 from agent_gym.rollout.env_threads import shows_images
 
-_TOKENS = 4000  # of the tokenizer that is made where there is no other
-# Only to keep a transcript: what the model sees is written by the template of the server. It prints no tools, so that
+_TOKENS = 4000  # of the tokenizer that is made where no other is given
+# Only to keep a transcript: the template of the server renders the model's prompts. It prints no tools, so that
 # environments describe theirs in the system prompt, where every server shows them.
 _PLAIN_TEMPLATE = """\
 {%- for message in messages %}{{ message.role + ': ' + message.content + eos_token }}
@@ -56,7 +56,7 @@ class Player(NamedTuple):
     name: str  # in the report and in the records
     engine: str  # "model", or the name of a script
     asked: str  # the environment of the command line
-    env_id: str  # what is played for it, perhaps a variant
+    env_id: str  # the environment that is played, perhaps a variant
 
 
 def find_players(arguments: argparse.Namespace, env_ids: Sequence[str]) -> list[Player]:
@@ -168,7 +168,7 @@ def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any,
 
 
 def open_model(arguments: argparse.Namespace, env_id: str, context: int) -> tuple[Any, Policy]:
-    """Return tokenizer and policy of what `--endpoint` or `--model` names; `context` in tokens is its longest one."""
+    """Return tokenizer and policy for `--endpoint` or `--model`; `context` in tokens is its longest one."""
     if not (arguments.model or arguments.endpoint):
         raise ConfigError("who answers? give --model with a folder or hub id, or --endpoint with a server's address")
     if arguments.endpoint:

@@ -21,7 +21,7 @@ from agent_gym.evaluate.report import details, table
 from agent_gym.judges.judge import ENGINE, Judge
 from agent_gym.rollout import CONTEXTS, Budget, EpisodeSpec, Runner, make_context, tighten, warn_of_expert
 
-# Flags that decide what an episode is like: a file is continued under the same ones only.
+# Flags that influence episodes: a file is continued under the same ones only.
 SETTINGS = "split panel seed temperature env_kwargs context max_turns max_turn_tokens max_tokens max_seconds".split()
 
 _USUAL = {"max_turn_tokens": Budget().max_turn_tokens, "max_tokens": Budget().max_tokens}
@@ -151,7 +151,7 @@ def _read_judge(arguments: argparse.Namespace, attempts: int) -> None:
 
 
 def _budget(arguments: argparse.Namespace, env_id: str) -> Budget:
-    """Return the limits in an environment, those of tokens that were not given from its protocol."""
+    """Return the limits in an environment, with missing token limits from its protocol."""
     limits = {name: getattr(arguments, name) for name in _USUAL}
     if None in limits.values():
         with opened_env(env_id, arguments.env_kwargs) as env:
@@ -170,7 +170,7 @@ def _specs(arguments: argparse.Namespace, env_id: str, group_size: int) -> list[
 
 
 def _settings(arguments: argparse.Namespace, *budgets: Budget) -> dict[str, object]:
-    """Return what episodes are played under; None where environments differ in a limit."""
+    """Return the limits under which episodes are played; None where environments differ in a limit."""
     limits = {name: {getattr(budget, name) for budget in budgets} for name in _USUAL}
     common = {name: values.pop() if len(values) == 1 else None for name, values in limits.items()}
     return {name: getattr(arguments, name) for name in SETTINGS} | common
@@ -178,7 +178,7 @@ def _settings(arguments: argparse.Namespace, *budgets: Budget) -> dict[str, obje
 
 @contextmanager
 def _open_file(arguments: argparse.Namespace) -> Iterator[EpisodeFile | None]:
-    """Open the file of the episodes, if there is one, and tell what is in it when the run breaks off."""
+    """Open the file of the episodes, if one is named, and print its content when the run breaks off."""
     if arguments.resume and not arguments.output:
         raise ConfigError("--resume goes on with a file: name it with --output")
     if not arguments.output:
@@ -211,7 +211,7 @@ def _open_runner(
     """Start the policy, "model" or the name of a script, and a runner, and stop both at the end."""
     context = make_context(arguments.context)
     if engine in SCRIPTS:
-        # A name at an endpoint is no folder or hub id.
+        # A name at an endpoint is neither a folder nor a hub id.
         model = arguments.tokenizer or (None if arguments.endpoint else arguments.model)
         tokenizer, policy = scripted(model, env_id, arguments.env_kwargs, SCRIPTS[engine])
     else:
@@ -242,7 +242,7 @@ def _play(
     file: EpisodeFile | None,
     runner: Runner,
 ) -> EvalResult:
-    """Play those episodes of one environment that the file does not hold yet, and condense all of them."""
+    """Play the episodes of one environment that are not in the file yet, and condense all of them."""
     runner.budget = budget
     if runner.budget.max_tokens < tighten(budget, runner.context).max_tokens:
         announce(f"the model reads {runner.budget.max_tokens} tokens: episodes end there, not at {budget.max_tokens}")

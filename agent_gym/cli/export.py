@@ -98,7 +98,7 @@ def _export_tasks(argv: Sequence[str]) -> int:
     if out.suffix != ".jsonl":
         raise ConfigError(f"{out} must end in .jsonl: it gets the tasks, and {out.with_suffix('.json')} the panel")
     place = out.with_suffix(".json")
-    if place.is_file():  # the panel before; what is none is found before the tasks are written over
+    if place.is_file():  # the previous panel; an invalid file is found before the tasks are overwritten
         read_panel(str(place), env_id)
     check_new(out)
     rows = list(look(env_id, kwargs, split, arguments.tasks))
@@ -111,7 +111,7 @@ def _export_tasks(argv: Sequence[str]) -> int:
 
 
 def _export_panels(argv: Sequence[str]) -> int:
-    """Make the panels of all environments of agent_gym anew; those that change get the next version."""
+    """Make the panels of all environments of agent_gym anew; panels that change get the next version."""
     parser = Parser("export panels", _export_panels.__doc__)
     parser.flag("out OUT", "a folder; in a clone: registry/panels")
     write_panels(Path(parser.parse(argv).out))

@@ -1,8 +1,8 @@
-"""What `grpo`, `ppo` and `sft` take, and their `--help`, without torch and TRL.
+"""The flags of `grpo`, `ppo` and `sft`, and their `--help`, without torch and TRL.
 
-`--help` fits on a screen: what a first run needs, then the names of our own settings by group. `--help GROUP` explains
-those of one group, `--help settings` all of them, from their dataclasses. The parser that reads a command line knows
-all of TRL's too (train.py); `--help-all` shows them.
+`--help` fits on a screen: the flags of a first run, then the names of our own settings by group. `--help GROUP`
+explains the settings of one group, `--help settings` all of them, from their dataclasses. The parser that reads a
+command line knows all of TRL's too (train.py); `--help-all` shows them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from agent_gym.trainers.settings import GROUPS, AgentSettings, CriticSettings, c
 
 PRESETS = "agent_gym.trainers.accelerate_configs"
 COMMON = tomllib.loads(resources.files(__package__).joinpath("common.toml").read_text(encoding="utf-8"))
-"""The fields of TRL and transformers that every run needs, each with what stands for a value, and a text."""
+"""The fields of TRL and transformers that every run needs, each with a placeholder of its value, and a text."""
 _RL_ONLY = ("num_generations", "temperature", "beta")
 _FIRST = (
     "model_name_or_path", "output_dir", "max_steps", "learning_rate", "per_device_train_batch_size", "num_generations",
     "eval_strategy", "use_peft",
 )  # fmt: skip
-"""Those of them that `--help` explains; it names the others."""
+"""The ones that `--help` explains; it names the others."""
 SWITCHES = {
     "--config FILE": "a yaml file with any of these; examples/*.yaml are some to begin with",
     "--dry_run": "print the settings, what the run would do and what it would write, and end",
@@ -37,7 +37,7 @@ SWITCHES = {
     "--seeds LIST": "one run for each seed, such as 0,1,2, into output_dir/seed_N, and their means",
     "--accelerate_config NAME": "several processes: a preset or a file of `accelerate config`",
 }
-"""What the commands take beside settings, for `--help`."""
+"""The other flags of the commands, for `--help`."""
 
 
 def _argument(default: Any, text: str) -> Any:
@@ -62,7 +62,7 @@ class Environment:
     train_tasks: int | None = _argument(None, "Train on the first N tasks of each environment; default: all.")
 
     def __post_init__(self) -> None:
-        if not isinstance(self.env_id, str):  # yaml can get wrong what a command line cannot
+        if not isinstance(self.env_id, str):  # types that can be wrong in yaml and not on a command line
             raise ConfigError(f"env_id is {self.env_id!r}; it must be text, such as AgentR1/GSM8K-v0")
 
     @property
@@ -100,9 +100,9 @@ class SFTArguments(Environment):
 
 
 def kwargs_by_env(env_ids: Sequence[str], kwargs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Give each environment its arguments: `kwargs` are those of all, or by id, where one without an entry has none.
+    """Give each environment its arguments: `kwargs` are for all, or by id, where one without an entry has none.
 
-    Raises `ConfigError` for an id that is not there, ids among plain arguments, or an entry that is no mapping.
+    Raises `ConfigError` for an unknown id, ids among plain arguments, or an entry that is not a mapping.
     """
     # No argument of Python's is written like `AgentR1/GSM8K-v0`: such a key is an id, if perhaps a mistyped one.
     ids = [key for key in kwargs if key in env_ids or not str(key).isidentifier()]
@@ -161,7 +161,7 @@ def split_command(argv: Sequence[str]) -> tuple[str | None, str | None, list[str
 
 
 def layout(name: str) -> dict[str, Any]:
-    """Return what both parsers of a command, of the help and of the command line, are made with."""
+    """Return the arguments with which both parsers of a command are made, for its help and for its command line."""
     # The usage that argparse would write lists two hundred flags before the description of the command.
     usage = f"agent-gym {name} ENV [--config FILE] [--accelerate_config NAME] [any argument below]"
     about = {"prog": f"agent-gym {name}", "usage": usage, "description": TRAINING[name].summary}
@@ -171,7 +171,7 @@ def layout(name: str) -> dict[str, Any]:
 def add_launcher(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that belong to no dataclass."""
     group = parser.add_argument_group("help, files and processes")
-    group.add_argument("-h", "--help", action="help", help="Show what a first run needs; --help settings shows more.")
+    group.add_argument("-h", "--help", action="help", help="Show the flags of a first run; --help settings shows more.")
     group.add_argument("--help-all", "--help_all", action="help", help="Show TRL's settings, too; this imports TRL.")
     group.add_argument("--config", metavar="FILE", help="A yaml file with any of these arguments.")
     help_text = (
@@ -182,7 +182,7 @@ def add_launcher(parser: argparse.ArgumentParser) -> None:
 
 
 def help_text(name: str, argv: Sequence[str]) -> str:
-    """Return the help that a command line asks for: of a group, of all our settings, or what fits on a screen.
+    """Return the help that a command line asks for: of a group, of all our settings, or one screen.
 
     Raises `ConfigError` for a group that does not exist.
     """
@@ -211,7 +211,7 @@ def help_text(name: str, argv: Sequence[str]) -> str:
 
 
 def _common(name: str) -> dict[str, Sequence[str]]:
-    """Return those of `COMMON` that a command has."""
+    """Return the entries of `COMMON` that a command has."""
     return {one: shown for one, shown in COMMON.items() if name != "sft" or one not in _RL_ONLY}
 
 

@@ -27,7 +27,7 @@ def gateway(argv: Sequence[str]) -> int:
     The requests with one API key, or under one address http://HOST:PORT/NAME/v1, are an episode until they stop for
     --idle seconds.
     """
-    from agent_gym.cli.serve import add_address, listening  # which brings what other servers need
+    from agent_gym.cli.serve import add_address, listening  # which brings the packages that other servers need
 
     parser = Parser("gateway", gateway.__doc__)
     add_address(parser, 8020, "sample from the model")
@@ -52,7 +52,7 @@ def gateway(argv: Sequence[str]) -> int:
         # No session waits until all others have asked something.
         policy.continuous = True
         if isinstance(policy, ServedPolicy):
-            policy.fails_alone = True  # what a server refuses to one agent is no reason to end those of others
+            policy.fails_alone = True  # a refused request of one agent does not end the sessions of others
         with (
             closing(policy),
             closing(Runner(policy, tokenizer, budget, max_live=arguments.max_conversations)) as runner,
@@ -85,7 +85,7 @@ def _serve(runner: Runner, listener: Any, arguments: Any) -> int:
     _tell(f"serving at {gate.url}/v1, and at {gate.url}/NAME/v1 for an episode NAME")
     try:
         while True:
-            stream.wait(lambda: True)  # raises what the engine failed with
+            stream.wait(lambda: True)  # raises the engine's error
             try:
                 session = new.get(timeout=1.0)
             except queue.Empty:
@@ -96,7 +96,7 @@ def _serve(runner: Runner, listener: Any, arguments: Any) -> int:
             record.begin(session, spec)
             stream.add([spec], arguments.temperature, write)
             begun += 1
-    except KeyboardInterrupt:  # only then: after an error nothing is played any more, and what was under way never ends
+    except KeyboardInterrupt:  # only then: after an error nothing is played any more, and episodes under way never end
         end_all()
         stream.wait(lambda: ended == begun)
         _tell("stopped")
@@ -112,7 +112,7 @@ def _tell(line: str) -> None:
 
 
 class Record:
-    """The file of the episodes, None for no file, and the journal of those that are live.
+    """The file of the episodes, None for no file, and the journal of the live ones.
 
     A full disk ends nothing: the gateway answers, warns, and writes the episodes when there is room.
     """
@@ -120,7 +120,7 @@ class Record:
     def __init__(self, path: str | None, tokenizer: Any) -> None:
         self._path, self._tokenizer, self._waiting = path, tokenizer, list[Episode]()
         self._journal: Journal | None = None
-        if path is None or (Path(path).exists() and not Path(path).is_file()):  # a device has no folder beside it
+        if path is None or (Path(path).exists() and not Path(path).is_file()):  # a device has no folder next to it
             return
         try:
             self._journal = Journal(Path(path), lambda line: _tell(f"agent-gym: warning: {line}"))
@@ -138,7 +138,7 @@ class Record:
             session.on_answer = partial(self._journal.answered, str(spec.group))
 
     def write(self, episode: Episode) -> None:
-        """Append an episode, and those that have waited for room."""
+        """Append an episode, and the ones that have waited for room."""
         if self._path is None:
             return
         self._waiting.append(episode)
@@ -174,7 +174,7 @@ def add_agent(parser: Parser) -> None:
 
 
 def use_agent(env_ids: Sequence[str], env_kwargs: dict[str, Any], given: Any) -> tuple[list[str], dict[str, Any]]:
-    """Return ids and arguments of what is played, where `given`, the values of the flags, may name an agent."""
+    """Return ids and arguments of the environments to be played; `given`, the flags' values, may name an agent."""
     if given.agent is None and given.agent_command is None:
         if given.tasks or given.reward:
             raise ConfigError("tasks and a reward belong to an agent: give --agent or --agent_command")

@@ -1,6 +1,6 @@
 """How a training command starts: here, or as several processes of `accelerate launch`.
 
-What none of the settings knows belongs to the launcher, from the command line and from the yaml file alike, as with the
+Flags that are not settings belong to the launcher, from the command line and from the yaml file alike, as with the
 command `trl`. Unlike there, training without any launcher argument runs in this process, and an argument that
 `accelerate launch` does not know either is an error before any process starts. Each of its processes runs this module.
 """
@@ -115,7 +115,7 @@ def run(arguments: Sequence[str]) -> int:
 def run_to_its_end(command: Sequence[str]) -> int:
     """Run a command that ends with this process, and return its exit code.
 
-    It has a group of its own: Ctrl-C reaches it once, from here, and it has the time to end its processes.
+    It has a separate process group: Ctrl-C reaches it once, from here, and it has the time to end its processes.
     """
     here = os.getpid()
 
@@ -123,7 +123,7 @@ def run_to_its_end(command: Sequence[str]) -> int:
         end_with(here)
         os.environ[LAUNCHER] = str(os.getpid())
 
-    # In a group of its own it could not read the terminal: a question fails at once, where it would stop for ever.
+    # In a separate group it could not read the terminal: a question fails at once, where it would stop for ever.
     process = subprocess.Popen(command, preexec_fn=prepare, process_group=0, stdin=subprocess.DEVNULL)
     try:
         return process.wait()
@@ -142,7 +142,7 @@ def end_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    # torchrun starts its processes in sessions of their own: killed outright, it would leave them training. With other
+    # torchrun starts its processes in separate sessions: killed outright, it would leave them training. With other
     # launchers the parent may be another process than the one that this variable names.
     launcher_id = os.environ.get(LAUNCHER) if "TORCHELASTIC_RUN_ID" in os.environ else None
     end_with(int(launcher_id) if launcher_id else os.getppid())

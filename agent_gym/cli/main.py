@@ -21,7 +21,7 @@ from agent_gym.errors import AgentGymError, ConfigError
 from agent_gym.public import public_text
 from agent_gym.untrusted import harmless
 
-# Command to the function that runs it, as module of this package and name, and what it does.
+# Command to the function that runs it, as module of this package and name, and its description.
 COMMANDS = {
     "list": ("start:list_envs", "show the environments"),
     "info": ("certify:info", "print the card of an environment"),

@@ -1,8 +1,8 @@
-"""`agent-gym new env`: a package with an environment that works: a small game, or one made of what a user has.
+"""`agent-gym new env`: a package with an environment that works: a small game, or one made of a user's data or tools.
 
 With `--from` its tasks are the rows of a data set, with `--tools` its tools the functions of a Python file, and both go
-together. Tools alone get made-up questions: each tool is called some times with made-up arguments, and what it answers
-is the answer.
+together. Tools alone get made-up questions: each tool is called some times with made-up arguments, and the tool's
+answer is the gold answer.
 """
 
 from __future__ import annotations
@@ -112,7 +112,10 @@ def _move_tools(
     along: Brought,
     splits: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> bool:
-    """Write tools.py and what it opens, call each tool once there, and print it; returns whether it can be imported."""
+    """Write tools.py and the files that it opens, call each tool once there, and print it.
+
+    Returns whether it can be imported.
+    """
     package = folder / name
     _write(package / "tools.py", along.source)
     with writing(package, "name another folder with --folder"):

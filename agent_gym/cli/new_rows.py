@@ -1,4 +1,4 @@
-"""The rows of `agent-gym new env --from`: read, without those that show what another does, and dealt to splits."""
+"""The rows of `agent-gym new env --from`: read, without duplicates, and dealt to splits."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _FEWEST = 3  # rows that can be dealt to three splits
 
 
 def read_splits(data: str, columns: Mapping[str, str] | None, skip_bad: bool) -> tuple[dict[str, list[Row]], list[str]]:
-    """Return the rows of a data set by split, and lines about what became of the others.
+    """Return the rows of a data set by split, and lines about the other rows.
 
-    What training shows is not asked in a test: a row is in one split. Rows are the same if the whole opening of their
-    episodes is. A data set with one split is dealt to three.
+    A task of training is not in a test: a row is in one split. Rows are the same if the whole opening of their episodes
+    is. A data set with one split is dealt to three.
 
     Raises:
         ConfigError: for rows that cannot be used, and for several splits without one to train on.

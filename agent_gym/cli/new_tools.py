@@ -1,6 +1,6 @@
 """The tools of `agent-gym new env --tools`: read from a file, moved with the files that they open, and tried there.
 
-A function that opens "shop.db" finds it beside its module afterwards, wherever a command runs: the literal becomes
+A function that opens "shop.db" finds it next to its module afterwards, wherever a command runs: the literal becomes
 `_beside("shop.db")` in the copy. A path that is put together is not followed; the trial in the new place shows it.
 """
 
@@ -72,14 +72,14 @@ open(output, "w").write(json.dumps(said))
 
 
 class Brought(NamedTuple):
-    """What comes along: file or folder to its place in the package, and lines on what does not."""
+    """The files to copy: file or folder to its place in the package, and lines on what does not."""
 
     source: str  # of the copied module
     files: dict[Path, str]
     notes: list[str]
 
 
-_opened: list[Path] | None = None  # what is opened while a file is imported
+_opened: list[Path] | None = None  # files opened while a file is imported
 _listening = False
 
 
@@ -89,7 +89,7 @@ def _listen(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def load(path: Path) -> tuple[dict[str, Tool], list[Path]]:
-    """Import a file and make tools of its public functions; return them, and what it opened meanwhile.
+    """Import a file and make tools of its public functions; return them, and the files that it opened meanwhile.
 
     Raises:
         ConfigError: if there is none, one cannot be a tool, or the file cannot be read or imported.
@@ -135,7 +135,7 @@ def _neighbours(path: Path) -> list[str]:
 
 
 def brought(path: Path, opened: Sequence[Path]) -> Brought:
-    """Find the files that a module opens: those that it names, in its folder or here, and those opened at import."""
+    """Find the files that a module opens: files that it names, in its folder or here, and files opened at import."""
     source = path.read_text(encoding="utf-8")
     tree, files, notes = ast.parse(source), dict[Path, str](), list[str]()
     bases = [path.resolve().parent, Path.cwd()]
@@ -177,7 +177,7 @@ def brought(path: Path, opened: Sequence[Path]) -> Brought:
 
 
 def _texts(tree: ast.AST) -> Iterator[tuple[ast.Constant, bool]]:
-    """Yield the texts of a module that stand alone, and whether something that opens files is given each."""
+    """Yield the string literals of a module, and whether something that opens files is given each."""
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
     given: set[int] = set()
     for node in ast.walk(tree):
@@ -233,7 +233,7 @@ def _size(folder: Path) -> int:
 
 
 def _rewritten(source: str, tree: ast.Module, changed: Sequence[tuple[ast.Constant, str]]) -> str:
-    """Return a module in which texts are paths beside it."""
+    """Return a module in which texts are paths next to it."""
     if not changed:
         return source
     lines = [line.encode() for line in source.splitlines(keepends=True)]  # columns count bytes
@@ -253,7 +253,7 @@ def _begin(statement: ast.stmt) -> int:
 
 
 def copy_files(files: Mapping[Path, str], package: Path) -> None:
-    """Copy what comes along into the package; again over what is there."""
+    """Copy the collected files into the package; again over what is there."""
     for source, relative in files.items():
         target = package / relative
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -264,7 +264,7 @@ def copy_files(files: Mapping[Path, str], package: Path) -> None:
 
 
 def made_up_rows(tools: Mapping[str, Tool]) -> list[dict[str, Any]]:
-    """Return questions by made-up calls; `ConfigError` with what was raised first if no tool answers one."""
+    """Return questions by made-up calls; `ConfigError` with the first error if no tool answers one."""
     before = len(raised_so_far())
     refusals: list[str] = []
     rows = [*_made_up(tools, refusals)]
@@ -306,10 +306,10 @@ def _draw(one: Tool, rng: np.random.Generator) -> dict[str, Any]:
 def tried(
     folder: Path, name: str, tools: Mapping[str, Tool], rows: Iterable[Mapping[str, Any]]
 ) -> tuple[list[str], bool]:
-    """Call each tool once in the new package, in a process and a thread of its own.
+    """Call each tool once in the new package, in a separate process and thread.
 
-    Returns lines, and whether tools.py can be imported there. The arguments are those of the first row with a call of
-    the tool, or made up. Files that this leaves are removed.
+    Returns lines, and whether tools.py can be imported there. The arguments come from the first row with a call of the
+    tool, or made up. Files that this leaves are removed.
     """
     rng, calls, made_up = np.random.default_rng(1), dict[str, dict[str, Any]](), set[str]()
     wanted = [row["call"] for row in rows if isinstance(row.get("call"), Mapping)]

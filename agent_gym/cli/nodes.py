@@ -59,7 +59,7 @@ def launch(argv: Sequence[str]) -> int:
     begin = next((i for i, word in enumerate(argv) if word in ("grpo", "ppo")), len(argv))
     arguments, command = parser.parse(argv[:begin]), list(argv[begin:])
     if not command and not {"-h", "--help"}.intersection(argv):
-        raise ConfigError("launch: what? Name grpo or ppo, with its arguments, behind those of launch")
+        raise ConfigError("launch: no command; name grpo or ppo, with its arguments, after the flags of launch")
     # It would end at once: servers wait for the mark of an end, and the mark would be that of the run.
     if shown := {"-h", "--help", "--help_all", "--dry_run", "--print_config"}.intersection(with_underscores(command)):
         raise ConfigError(f"launch: {min(shown)} trains nothing: give it to agent-gym {command[0]}, without launch")
@@ -68,7 +68,7 @@ def launch(argv: Sequence[str]) -> int:
     if serving >= len(nodes):
         raise ConfigError(f"launch: --serving is {serving} of {len(nodes)} machines; at least one has to train")
     ports = range(_PORT, _PORT + arguments.servers)
-    hosts = [f"[{node}]" if ":" in node else node for node in nodes[:serving]]  # as addresses of IPv6 stand in a URL
+    hosts = [f"[{node}]" if ":" in node else node for node in nodes[:serving]]  # as IPv6 addresses are written in a URL
     urls = ",".join(f"http://{host}:{port}" for host in hosts for port in ports)
     command += ["--layout", "server", "--vllm_server_base_url", urls, "--resume_from_checkpoint", "auto"]
     if number < serving:
@@ -90,7 +90,7 @@ def _number(given: int | None, count: int) -> int:
 
 
 class _Run(NamedTuple):
-    """What machines need to know of the trainers' command."""
+    """The facts of the trainers' command that machines need."""
 
     model: str
     folder: Path
@@ -123,7 +123,7 @@ def _settings(command: Sequence[str]) -> _Run:
 def _serve(command: Sequence[str], host: str, ports: Sequence[int]) -> int:
     """Serve the model at these ports until training has ended for good, and return how that ended.
 
-    A scheduler that starts again what has failed so starts servers together with the trainers.
+    A scheduler that restarts failed jobs so starts servers together with the trainers.
     """
     from agent_gym.policies.vllm.launch import ENVIRONMENT, end_group, server_command, server_key, start_server
 
@@ -168,8 +168,8 @@ def _train(command: Sequence[str], nodes: Sequence[str], number: int, restarts: 
         meeting = ",".join(filter(None, [run.rdzv_conf, f"is_host={int(number == 0)}"]))
         start += ["--rdzv_conf", meeting, "--max_restarts", str(restarts)]
         # An agent of torch 2.13 that shares its store with the ranks tells the others where it is in its first round
-        # only, so that a new one waits for that in vain (`DynamicRendezvousHandler.next_rendezvous`). The address
-        # is the name that the user gave: what a machine calls itself, others may not know.
+        # only, so that a new one waits for that in vain (`DynamicRendezvousHandler.next_rendezvous`). The address is
+        # the name that the user gave: others may not know the machine's own name for itself.
         variables |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "PET_LOCAL_ADDR": nodes[number]}
     variables |= {ADDRESS: meeting} if meeting else {}
     try:
@@ -188,7 +188,7 @@ def _train(command: Sequence[str], nodes: Sequence[str], number: int, restarts: 
         code = _INTERRUPTED
         raise
     finally:
-        # A machine that cannot go on is the end of all: each is needed. One that was interrupted may come back.
+        # A machine that cannot continue ends the run: each is needed. One that was interrupted may come back.
         if mark.code() is None and (number == 0 or code not in (0, _INTERRUPTED)):
             mark.leave(abs(code))
     return abs(code)
@@ -227,7 +227,7 @@ class _Mark:
             self._before = ""
 
     def code(self) -> int | None:
-        """Return with what training has ended for good, None while it has not."""
+        """Return the final exit code of training, None while it may continue."""
         text = self._read()
         return None if text in ("", self._before) else int(text.rpartition(" ")[2])
 

@@ -1,4 +1,4 @@
-"""What the commands share: an argument parser whose errors are one line, and that reads `--config file.yaml`.
+"""The common parts of the commands: an argument parser whose errors are one line, and that reads `--config file.yaml`.
 
 The training commands use TRL's parser (train.py), which behaves the same way; this one does not import TRL.
 """
@@ -22,7 +22,7 @@ from agent_gym.registry import check_env_id
 from agent_gym.row_columns import checked_columns
 from agent_gym.untrusted import check_depth, harmless, parse_json, read_text
 
-Flag = Callable[..., None]  # what adds a flag, see `Parser.group`
+Flag = Callable[..., None]  # adds a flag, see `Parser.group`
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {near}")
 
     def group(self, title: str | None = None) -> Flag:
-        """Return what adds flags, under a title of their own if there is one.
+        """Return a function that adds flags, under a separate title if one is given.
 
         A flag is named as in a usage line, with its value: `flag("--output FILE", "where to write")`. A name without
         dashes is positional. All else is given to `add_argument`.
@@ -75,7 +75,7 @@ class Parser(argparse.ArgumentParser):
         self.flag("--env_kwargs JSON", help_text, type=json_object, default={})
 
     def add_model(self, title: str) -> Flag:
-        """Add the group of flags for the model that plays, and return what adds more to it."""
+        """Add the group of flags for the model that plays, and return a function that adds more to it."""
         flag = self.group(title)
         help_text = "model folder, hub id, or smollm2 (agent-gym prepare smollm2); at an endpoint the model's name"
         flag("--model --model_name_or_path PATH", help_text)
@@ -126,7 +126,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_engine(flag: Flag) -> None:
-    """Add the flag for what samples."""
+    """Add the flag of the sampling engine."""
     help_text = "what samples; auto takes vLLM where it is installed"
     flag("--engine", help_text, choices=("auto", "vllm", "transformers"), default="auto")
 
@@ -134,7 +134,7 @@ def add_engine(flag: Flag) -> None:
 def run_kind(
     command: str, summary: str | None, kinds: Mapping[str, Callable[[Sequence[str]], int]], argv: Sequence[str]
 ) -> int:
-    """Run a command whose first word tells which of several kinds is meant, each with flags of its own."""
+    """Run a command whose first word tells which of several kinds is meant, each with its own flags."""
     if argv and argv[0] in kinds:
         return kinds[argv[0]](argv[1:])
     if argv and argv[0] in ("-h", "--help"):
@@ -235,7 +235,7 @@ natural = partial(_at_least, 0)  # as gymnasium wants a seed to be
 
 
 def seed_list(text: str) -> list[int]:
-    """Read seeds, such as 0,1,2; `ConfigError` if they are no different whole numbers."""
+    """Read seeds, such as 0,1,2; `ConfigError` if they are not different whole numbers."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts) or len({*map(int, parts)}) < len(parts):
         raise ConfigError(f"seeds is {text!r}; it must be different whole numbers with commas between them, as 0,1,2")
@@ -269,7 +269,7 @@ def check_output(path: str | Path) -> None:
 
 
 def as_text(value: Any) -> str:
-    """Write a yaml value as it would stand on the command line."""
+    """Write a yaml value as it would be written on the command line."""
     return str(value) if isinstance(value, str | date) else json.dumps(value, default=str)
 
 
@@ -286,11 +286,11 @@ def one_line(error: BaseException) -> str:
 
 
 def left_out(line: str) -> None:
-    """Name on stderr what is left out of files of others, with the reason."""
+    """Name on stderr the records of other files that are left out, with the reason."""
     print(harmless(f"agent-gym: left out: {line}"), file=sys.stderr, flush=True)
 
 
 def announce(text: str) -> None:
-    """Print what takes some seconds, on a terminal only: in a log such a line would stand between results."""
+    """Announce an action that takes some seconds, on a terminal only: in a log the line would be between results."""
     if sys.stderr.isatty():
         print(f"agent-gym: {text}", file=sys.stderr, flush=True)

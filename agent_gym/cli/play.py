@@ -1,6 +1,6 @@
 '''`agent-gym play`: a person plays an environment; `agent-gym chat`: a person talks to a policy that uses its tools.
 
-In a game the person sees what the policy sees and writes what the policy writes. Only three things are added: a short
+In a game the person reads the policy's prompts and writes in the policy's place. Only three things are added: a short
 form for tool calls (`/calculator 48/2` becomes the environment's own wire format, and is shown as such), `/expert`,
 which plays the expert's next move, and text of several lines between two lines of `"""`.
 '''
@@ -162,7 +162,7 @@ def tool_call(env: gymnasium.Env[str, str], tools: Mapping[str, Mapping[str, Any
         raise ConfigError(f"/{name} takes {', '.join(properties) or 'no argument'}: write /{name} {example}")
     value: Any = argument
     if properties[candidates[0]].get("type") != "string":
-        with suppress(ValueError):  # the tool explains what it cannot use
+        with suppress(ValueError):  # the tool explains unusable arguments
             value = json.loads(argument)
     return parser.render(name, {candidates[0]: value})
 

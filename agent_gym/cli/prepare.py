@@ -1,4 +1,4 @@
-"""Before a run: `prepare` makes data and a model ready, `plan` tells what fits, `doctor` what this machine can do."""
+"""Before a run: `prepare` makes data and a model ready, `plan` estimates memory, `doctor` tests this machine."""
 
 from __future__ import annotations
 

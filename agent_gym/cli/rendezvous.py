@@ -23,7 +23,7 @@ ADDRESS = "AGENT_GYM_RENDEZVOUS_ADDRESS"
 def listening_address(nodes: Sequence[str], port: int, *, public: bool = False) -> str:
     """Return the address of this machine, the first of `nodes`, by which the others reach it.
 
-    The name of a machine is no help: Debian resolves it to 127.0.1.1 on the machine itself. Nothing is sent.
+    The name of a machine does not help: Debian resolves it to 127.0.1.1 on the machine itself. Nothing is sent.
 
     Raises:
         ConfigError: if the others reach it by different addresses, or by a public one that is not allowed.

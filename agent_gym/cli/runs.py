@@ -1,6 +1,6 @@
-"""Runs on disk: which there are and how they ended, how one goes on, and one run for each of several seeds.
+"""Runs on disk: listing, resuming, and one run for each of several seeds.
 
-What is known of a run is in `run.json` in its folder (trainers/run_file.py).
+The facts of a run are in `run.json` in its folder (trainers/run_file.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from agent_gym.trainers.run_file import FILE, read, write
 from agent_gym.untrusted import say
 
 _DEPTH = 3  # folders below the given one in which runs are looked for
-_OURS = {"command", "argv", "cwd", "status"}  # what each run.json has; others write files of this name, too
+_OURS = {"command", "argv", "cwd", "status"}  # the keys of each run.json; others write files of this name, too
 
 
 def status_of(about: Mapping[str, Any]) -> str:
@@ -81,12 +81,12 @@ def runs(argv: Sequence[str]) -> int:
 
 
 def resume(argv: Sequence[str]) -> int:
-    """Go on with a run from its last checkpoint, with the settings that it was started with."""
+    """Resume a run from its last checkpoint, with the settings that it was started with."""
     from agent_gym.cli.main import main
 
     parser = Parser("resume", resume.__doc__)
     parser.flag("folder RUN", "the run's folder; settings behind it win, for example --max_steps 200")
-    if argv and argv[0].startswith("-") and argv[0] not in ("-h", "--help"):  # all flags are those of the run's command
+    if argv and argv[0].startswith("-") and argv[0] not in ("-h", "--help"):  # all flags belong to the run's command
         raise ConfigError(f"resume: name the run's folder before {argv[0]}: agent-gym resume RUN --max_steps 200")
     arguments = parser.parse(argv[:1])
     folder = Path(arguments.folder).absolute()
@@ -157,8 +157,8 @@ def over_seeds(
 ) -> int:
     """Run a command once for each seed, one after the other, into FOLDER/seed_N, and print their last numbers.
 
-    `start` runs a command line to its end. A seed that fails does not stop those after it. One that is done is not run
-    again, one with a checkpoint goes on; `ConfigError` if it was another command, or is still running.
+    `start` runs a command line to its end. A seed that fails does not stop the next ones. One that is done is not run
+    again, one with a checkpoint is resumed; `ConfigError` if it was another command, or is still running.
     """
     for seed in seeds:
         _check_seed(command, argv, Path(folder, f"seed_{seed}"))
@@ -190,7 +190,7 @@ def over_seeds(
 
 
 def _check_seed(command: str, argv: Sequence[str], place: Path) -> None:
-    """Refuse what another process is writing, and what is kept and was started by another command line."""
+    """Refuse a run that another process is writing, or that is kept and was started by another command line."""
     about = read(place / FILE)
     status = status_of(about)
     host, resumed = about.get("host"), take_option(with_underscores(argv), "--resume_from_checkpoint")[0]

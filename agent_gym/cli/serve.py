@@ -59,7 +59,7 @@ def _model(argv: Sequence[str]) -> int:
         further=argv[end + 1 :],
     )
     set_environment()
-    # It was set for an engine in this process; a server's runs in one of its own.
+    # It was set for an engine in this process; a server's engine runs in a separate one.
     os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
     server_key()  # a key that cannot be had is an error now
     place = f"${VARIABLE}" if os.environ.get(VARIABLE) else key_file()
@@ -154,7 +154,7 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         raise KeyboardInterrupt
 
     listener = bind(host, port)
-    # Restored for those who call this from a program of their own.
+    # Restored for callers in other programs.
     before = signal.signal(signal.SIGTERM, stop)
     try:
         with listener:

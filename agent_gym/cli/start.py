@@ -1,7 +1,7 @@
 """The first commands: `list` shows the environments, `completion` helps a shell, `speedrun` trains a tiny model.
 
-To complete commands, ids and flags, a shell asks `agent-gym completion words` for what may come next, which reads the
-flags off a command's help.
+To complete commands, ids and flags, a shell asks `agent-gym completion words` for the possible next words, which reads
+the flags off a command's help.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ complete -c agent-gym -a '(agent-gym completion words (commandline -opc)[2..-1] 
 
 
 def list_envs(argv: Sequence[str]) -> int:
-    """Show the environments: id, what it is, tools, the extra that it needs."""
+    """Show the environments: id, summary, tools, the extra that it needs."""
     parser = Parser("list", list_envs.__doc__)
     parser.flag("--json", "print JSON instead of a table", action="store_true")
     if parser.parse(argv).json:
@@ -78,7 +78,7 @@ def completion(argv: Sequence[str]) -> int:
 
 
 def _words(before: Sequence[str]) -> list[str]:
-    """Return what may follow these words."""
+    """Return the words that may follow these."""
     from agent_gym.cli.main import COMMANDS
 
     if not before:

@@ -71,7 +71,7 @@ class TrainingParser(TrlParser):
         super().__init__(kinds, **layout(command))
         self.set_defaults(logging_steps=1.0)  # a rollout takes seconds to minutes: a line for each is not too much
         if command == "sft":
-            # TRL would cut what is longer than 1,024 tokens. Demonstrations are never cut, and those of shops and of
+            # TRL would cut rows of more than 1,024 tokens. Demonstrations are never cut, and the ones of shops and of
             # searches for papers have 2,400, so that the model's own limit is the one that counts.
             self.set_defaults(max_length=None)
         add_launcher(self)
@@ -243,7 +243,7 @@ def _train_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
     rows = [row for episode in episodes for row in episode.rows]
     shown.update(shown=len(episodes), shown_tokens=sum(episode.sampled_tokens for episode in episodes))
     with _resume_hint(args), reporters(args) as callbacks:
-        args.disable_tqdm = True  # the reporters show what there is to see
+        args.disable_tqdm = True  # the reporters show the episodes
         resume = resume_point(args)
         model_args = {**_use_model(args, model), "callbacks": callbacks}
         trained = train_sft(name, tokenizer, rows, args, train_on=env.train_on, resume=resume, **model_args)
@@ -252,7 +252,7 @@ def _train_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
     _finish(trained, args)
 
 
-# What finds the cheap mistakes of a command, before processes are started or models loaded; and what trains.
+# The checks that find cheap mistakes of a command before models are loaded; and the functions that train.
 COMMANDS: dict[str, tuple[Callable[..., Any], Callable[..., None]]] = {
     "grpo": (partial(_check_rl, False), partial(_train_rl, "AgentGRPOTrainer")),
     "ppo": (partial(_check_rl, True), partial(_train_rl, "AgentPPOTrainer")),
@@ -273,7 +273,7 @@ def _use_model(args: Any, model: ModelConfig) -> dict[str, Any]:
 
 
 def _check_run(args: Any, model: ModelConfig | None) -> None:
-    """Find what would end the run late: no model, a used folder, trackers, the optimizer."""
+    """Find mistakes that would end the run late: no model, a used folder, trackers, the optimizer."""
     if model is not None:
         check_model(model.model_name_or_path)
         check_adapter(str(model.model_name_or_path), model.use_peft)

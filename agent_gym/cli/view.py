@@ -1,4 +1,4 @@
-"""What shows runs: `agent-gym view`, as pages or in the terminal, and `agent-gym figure`."""
+"""Commands that show runs: `agent-gym view`, as pages or in the terminal, and `agent-gym figure`."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _jsonl_files(path: Path) -> list[Path]:
         return [path]
     if (path / "trajectories").is_dir():
         path = path / "trajectories"
-    # One without content is what a run leaves that was killed before its first episode ended.
+    # A run that was killed before its first episode ended leaves an empty file.
     files = sorted(file for file in path.glob("*.jsonl") if file.stat().st_size)
     if not files:
         raise ConfigError(f"{path} holds no .jsonl file with episodes")
@@ -174,7 +174,7 @@ _TRAINING_SHAPE = {"training?": {"spent?": dict, "settings?": dict, "versions?":
 
 
 def training_of(folder: Path) -> dict[str, Any]:
-    """Return what the card of a run tells of its training; a card of another shape is named on stderr."""
+    """Return the training part of a run's card; a card of another shape is named on stderr."""
     path = folder / "card.json"
     try:
         card = read_json(path, _TRAINING_SHAPE) if path.exists() else {}
@@ -217,7 +217,7 @@ class RunPage:
 
     @property
     def names(self) -> list[str]:
-        """What `episodes` has a page of."""
+        """The files that `episodes` shows."""
         names = [f"{mode}_{step}" for mode, step in self.files]
         return [*names, "change"] if sum(mode == "eval" for mode, _ in self.files) > 1 else names
 

@@ -1,7 +1,7 @@
 """Any `gymnasium.Env` whose observations and actions are texts, as a `TextEnv` with spans and masks.
 
     env = FromGymnasium(lambda: SomeTextEnv(level=2))                      # a task is a seed
-    env = FromGymnasium(make_episode, tasks={"train": ids, "test": others})  # or what `make_episode` is given
+    env = FromGymnasium(make_episode, tasks={"train": ids, "test": others})  # or the arguments of `make_episode`
     env = FromGymnasium(lambda: House(), success="won")                      # info["won"] says whether it is solved
 
 A world that makes an environment per task, as tau2-bench's `AgentGymEnv(domain, task_id, solo_mode=True)`, is of the
@@ -30,9 +30,9 @@ SEEDS = {"train": range(100_000), "validation": range(100_000, 101_000), "test":
 class FromGymnasium(TextEnv):
     """A text environment of Gymnasium's.
 
-    `reward` (weight 1) is its own. Where it truncates, the episode is truncated here, too. `is_success` is what its
-    `info` says under the name `success`; without one under "is_success", else whether the last reward is at least
-    `success_reward`. An observation of more than `max_chars` characters is cut, with a mark at its end.
+    `reward` (weight 1) is its own. Where it truncates, the episode is truncated here, too. `is_success` is the value
+    that its `info` says under the name `success`; without one under "is_success", else whether the last reward is at
+    least `success_reward`. An observation of more than `max_chars` characters is cut, with a mark at its end.
 
     Args:
         make: an id that `gymnasium.make` knows, or a function that makes the environment. With `tasks`, a function of a
@@ -47,7 +47,7 @@ class FromGymnasium(TextEnv):
         **kwargs: see `TextEnv`; a system prompt may say how actions are written, where observations do not.
 
     Raises:
-        ConfigError: if the environment cannot be made, if its observation is no text, or if `success` names nothing
+        ConfigError: if the environment cannot be made, if its observation is not a text, or if `success` names nothing
             that it ever says, or something else than yes or no.
     """
 
@@ -107,7 +107,7 @@ class FromGymnasium(TextEnv):
         )
 
     def _solved(self, info: Mapping[str, Any], over: bool) -> bool | None:
-        """Return what the world says of success so far, None if the reward has to."""
+        """Return the world's verdict on success so far, None if the reward has to."""
         if self._success is None:
             return None if info.get("is_success") is None else over and yes_or_no(info["is_success"], "'is_success'")
         said = self._success(info) if callable(self._success) else info.get(self._success)
@@ -154,7 +154,7 @@ def yes_or_no(value: Any, name: str) -> bool:
 def wrap(make: str | Callable[..., gymnasium.Env], **kwargs: Any) -> FromGymnasium:
     """Return `FromGymnasium(make, **kwargs)`; `ConfigError` for an environment that is made already.
 
-    One object cannot play several episodes at once, so that what makes it is asked for.
+    One object cannot play several episodes at once, so that its factory is asked for.
     """
     if not (isinstance(make, str | type) or callable(make) and not hasattr(make, "step")):
         raise ConfigError(f"wrap got {shown(make)}; hand over its id, or a function that makes it: lambda: MyEnv()")
@@ -166,7 +166,7 @@ _TURN = threading.RLock()
 
 
 class OwnRandomness:
-    """Python's and NumPy's global generators, which some libraries seed and draw from, as those of one environment.
+    """Python's and NumPy's global generators, used by some libraries, as the generators of one environment.
 
         with self._randomness.used():
             game.step(action)

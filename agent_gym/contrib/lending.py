@@ -1,4 +1,4 @@
-"""What every adapter on the way out needs: rows that name tasks, and an episode that another library drives.
+"""The common part of the adapters to other libraries: rows that name tasks, and an episode that another library drives.
 
 A row names a task by split, index and seed. All episodes of one row begin in the same state, so that the members of a
 group do in every trainer that repeats rows.
@@ -26,7 +26,7 @@ def task_rows(
 ) -> list[Row]:
     """Return a row per task: {"split", "index", "seed"}; task i is reset with `seed` + i.
 
-    `ConfigError` if there is no such split, or it has fewer tasks.
+    `ConfigError` if the split does not exist, or it has fewer tasks.
     """
     env = make(env_id, **(env_kwargs or {}))
     if split not in env.tasks or len(env.tasks[split]) < tasks:
@@ -74,7 +74,7 @@ class LentEpisode:
         return opening_messages(self.env.unwrapped, info)
 
     def step(self, text: str) -> tuple[list[Message], float]:
-        """Play a turn and return what the world answers, as messages, and the reward of the turn."""
+        """Play a turn and return the world's answer, as messages, and the reward of the turn."""
         _, reward, terminated, truncated, info = self.env.step(text)
         self.total += float(reward)
         self.over = terminated or truncated

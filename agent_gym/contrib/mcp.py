@@ -8,7 +8,7 @@ so one thread of this process runs its loop, with one connection per server for 
 ends. A forked process connects anew when it first calls.
 
 A result marked `isError`, or invalid arguments, is the policy's fault and an observation. A server that is gone, late,
-or breaks the protocol is an `EnvFailure`. A lost connection is made again, once per call; what was under way is then
+or breaks the protocol is an `EnvFailure`. A lost connection is made again, once per call; a call under way is then
 called a second time. Left out on purpose: resources, prompts, sampling, and servers that keep a state for one caller.
 """
 
@@ -114,7 +114,7 @@ class MCPTool(Tool):
 
     def run(self, arguments: Mapping[str, Any]) -> ToolResult:
         try:
-            # Lone surrogates, infinities and nesting without end are no JSON, and would break the connection.
+            # Lone surrogates, infinities and nesting without end are not JSON, and would break the connection.
             json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError) as error:
             return ToolResult(f"Error: the arguments of {self.name} are no JSON: {error!s:.200}", error=True)
@@ -225,7 +225,7 @@ class _Connection:
 
 
 def _text(result: Any) -> str:
-    """What the policy reads: the texts of an answer, and in brackets what else there is."""
+    """The policy's view of an answer: its texts, and in brackets its other contents."""
     parts = []
     for part in result.content:
         resource = getattr(part, "resource", part)

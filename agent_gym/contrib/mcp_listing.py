@@ -1,7 +1,7 @@
 """The tools that an MCP server lists, read one by one: a bad schema costs its tool, and the server keeps the others.
 
 The official package checks a listing as a whole and refuses all of it for one schema without `"type": "object"`, as
-many servers write for a tool without arguments. So what cannot be used is taken out of messages before it sees them.
+many servers write for a tool without arguments. So unusable parts are taken out of messages before it sees them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from agent_gym.errors import message_of, shown
 
 
 class Listing:
-    """What one server lists: reads its messages, and remembers why tools were left out, by name.
+    """The tools that one server lists: reads its messages, and remembers why tools were left out, by name.
 
     Args:
         server: how messages name it.
@@ -100,7 +100,7 @@ def problem_of(tool: Any) -> str:
 
 
 def schema_problem(schema: Any) -> str:
-    """Say what is wrong with the JSON schema of an object; "" if nothing is."""
+    """Describe the fault in the JSON schema of an object; "" for a sound one."""
     import jsonschema
 
     if not isinstance(schema, dict):

@@ -25,7 +25,7 @@ class TextAction(types.Action):
 
 
 class TextObservation(types.Observation):
-    """What the world answers: chat messages; `metadata` has the reward terms, and at the end `is_success`."""
+    """The world's answer: chat messages; `metadata` has the reward terms, and at the end `is_success`."""
 
     messages: list[dict[str, Any]] = []
 

@@ -3,9 +3,9 @@
     from agent_gym.contrib.pettingzoo import to_aec
     env = to_aec("AgentR1/Bargain-v0")
 
-An agent observes what others wrote to its role since it acted last, as `{"text": ...}`, and acts by a text, as in the
+An agent observes the texts of others to its role since it acted last, as `{"text": ...}`, and acts by a text, as in the
 environment that the game is of. A text alone would do, but PettingZoo's own test wants a `dtype` of each observation
-that is no dict. `pettingzoo.utils.turn_based_aec_to_parallel` makes a parallel environment of it.
+that is not a dict. `pettingzoo.utils.turn_based_aec_to_parallel` makes a parallel environment of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def to_aec(env_id: str, **env_kwargs: Any) -> Any:
     `reset` takes the seed and the options of the environment (split, index, task).
 
     Raises:
-        ConfigError: if PettingZoo is not installed, or the environment is no `PlayersEnv`.
+        ConfigError: if PettingZoo is not installed, or the environment is not a `PlayersEnv`.
     """
     zoo = require("pettingzoo", "players")
     try:

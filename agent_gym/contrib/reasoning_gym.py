@@ -2,7 +2,7 @@
 
     env = gymnasium.make("AgentR1/ReasoningGym-v0", dataset="countdown")
 
-Beside its 105 data sets it has no splits. Here the question's own words decide which split it belongs to, so that no
+The library has 105 data sets and no splits. Here the question's own words decide which split it belongs to, so that no
 question of an evaluation is ever one of training.
 """
 
@@ -56,7 +56,7 @@ class ReasoningGymEnv(TextEnv):
     The answer as `<answer>...</answer>`.
 
     ## Reward
-    - `score` (weight 1): what `score_answer` of the data set gives, 0 to 1, in parts for some.
+    - `score` (weight 1): the result of the data set's `score_answer`, 0 to 1, in parts for some.
     - `format` (0): the turn states exactly one answer, at its end.
 
     Nine judges evaluate the answer as Python. There an answer that is Python has to be plain arithmetic with small
@@ -129,7 +129,7 @@ class ReasoningGymEnv(TextEnv):
             try:
                 score = float(self._source.first.score_answer(answer, self._row))
             except Exception as problem:
-                # Judges parse what they are given and few of them expect nonsense: it is the answer's fault.
+                # Judges parse any answer, and few of them expect nonsense: it is the answer's fault.
                 error, metrics["judge_raised"] = f"unreadable answer: {type(problem).__name__}", 1.0
         terms = {"score": score, "format": answer_format(action)}
         return Reply(terms=terms, metrics=metrics, terminated=True, success=score >= 1.0, error=error)
@@ -165,7 +165,7 @@ class _Source:
 
 
 class _Rows(DistinctRows):
-    """The questions of one split; those of an evaluation are all different."""
+    """The questions of one split; the ones of an evaluation are all different."""
 
     def __init__(self, source: _Source, split: str, size: int) -> None:
         super().__init__(size, None if split == "train" else "question")
@@ -188,7 +188,7 @@ class _Rows(DistinctRows):
 def harmless(answer: str, hidden: Collection[str] = ()) -> bool:
     """Whether evaluating an answer calls nothing, reads no variable of `hidden` and makes no number of a great size.
 
-    What is no Python raises an error unless sympy mends it, as in `5!`. How long sympy simplifies is not bounded.
+    Text that is not Python raises an error unless sympy mends it, as in `5!`. How long sympy simplifies is not bounded.
     """
     try:
         parts = list(ast.walk(ast.parse(answer.strip(), mode="eval")))
@@ -225,7 +225,7 @@ def _plain(node: ast.AST) -> bool:
 
 
 def _grows(node: ast.AST) -> bool:
-    """Whether something is large already, and no argument of what grows fast; (3*x)**2 is not."""
+    """Whether something is large already, and not an argument of a function that grows fast; (3*x)**2 is not."""
     if not _is_power(node):
         return isinstance(node, ast.Call)
     base = node.left

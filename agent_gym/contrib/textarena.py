@@ -1,4 +1,4 @@
-"""TextArena (github.com/LeonGuertler/TextArena): its games of one player, and those of two against a fixed opponent."""
+"""TextArena (github.com/LeonGuertler/TextArena): its games of one player, or of two with a fixed opponent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agent_gym.errors import ConfigError, EnvFailure, described, require, shown,
 from agent_gym.tool_results import MAX_RESULT_CHARS, checked_limit, cut_text
 
 Opponent = Callable[[str, np.random.Generator], str]
-"""From what the game has written since its last turn to its action; whatever it draws comes from the generator."""
+"""From the game's text since its last turn to its action; whatever it draws comes from the generator."""
 _MOVES = 1000  # of the opponent in a row
 
 
@@ -25,9 +25,8 @@ class FromTextArena(TextEnv):
     ## Description
     The policy is player 0. A task is a seed, and a split a range of them.
 
-    ## Observation
-    What the game has written to player 0 since its last turn, a line per message, "[GAME]" or the player before it.
-    TextArena's wrappers show all of it again each turn; here the conversation has it already.
+    ## Observation The game's text for player 0 since its last turn, a line per message, "[GAME]" or the player before
+    it. TextArena's wrappers show all of it again each turn; here the conversation has it already.
 
     ## Action
     As the game's rules say, mostly a move in square brackets.
@@ -37,7 +36,7 @@ class FromTextArena(TextEnv):
 
     ## Episode end
     `terminated` when the game is over. `is_success` is a reward of at least `success_reward`. A game that ends by an
-    invalid move of the opponent is no win: it is an `EnvFailure`, as is an opponent that raises.
+    invalid move of the opponent is not a win: it is an `EnvFailure`, as is an opponent that raises.
 
     Args:
         game: an id of TextArena's, as "Wordle-v0".
@@ -96,11 +95,11 @@ class FromTextArena(TextEnv):
         return Reply(last, terms={"reward": reward}, terminated=True, success=reward >= self._success_reward)
 
     def _until_our_turn(self) -> str:
-        """Let the opponent play and return what player 0 has to read; the game may be over then."""
+        """Let the opponent play and return the text for player 0; the game may be over then."""
         for _ in range(_MOVES):
             player, lines = self._game.get_observation()
             names = self._game.state.role_mapping
-            # The policy's own moves stand in its turns already.
+            # The policy's own moves are in its turns already.
             lines = [f"[{names.get(who, who)}] {text}" for who, text, _ in lines if who != player]
             if player == 0 or self._game.state.done:
                 return cut_text("\n".join(lines), self._max_chars)

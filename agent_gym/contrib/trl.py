@@ -1,7 +1,7 @@
 """TRL's `environment_factory`: a class with `reset(**row)` whose public methods are tools.
 
-The trainer of TRL runs such an environment itself. What it has no place for is lost there: rewards of single steps, an
-end that the environment declares, formats of calls other than the template's. `AgentGRPOTrainer` keeps them.
+The trainer of TRL runs such an environment itself. Data without a place in it is lost there: rewards of single steps,
+an end that the environment declares, formats of calls other than the template's. `AgentGRPOTrainer` keeps them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "arra
 
 
 class ForTRL(NamedTuple):
-    """What `trl.GRPOTrainer` takes."""
+    """The arguments of `trl.GRPOTrainer`."""
 
     environment_factory: type
     train_dataset: Any
@@ -33,13 +33,13 @@ class ForTRL(NamedTuple):
 
 
 def to_trl(env_id: str, *, split: str = "train", tasks: int = 1000, seed: int = 0, **env_kwargs: Any) -> ForTRL:
-    """Make an environment with tools into what `trl.GRPOTrainer` takes.
+    """Make an environment with tools into arguments of `trl.GRPOTrainer`.
 
         trl.GRPOTrainer(model, **to_trl("AgentR1/GSM8K-v0")._asdict(), args=...)
 
     A method that is called plays a turn with that call, and the last message of a completion is played as the answer.
-    The reward is that of the whole episode. Task i (of `tasks`) of the split is reset with `seed` + i, which stands in
-    the row: TRL hands all members of a group the same row, so that they begin in the same state.
+    The reward is the whole episode's. Task i (of `tasks`) of the split is reset with `seed` + i, which is in the row:
+    TRL hands all members of a group the same row, so that they begin in the same state.
 
     Raises:
         ConfigError: if the environment has no tools, `datasets` is not installed, or there are fewer tasks.
@@ -118,11 +118,12 @@ def _reward(completions: Sequence[Any], environments: Sequence[Any], **_: Any) -
 class FromTRL(ToolEnv):
     """An environment that was written for TRL's `environment_factory`.
 
-    An episode begins with the row's `prompt` and what `reset` returns; public methods are tools. `reward` (weight 1) is
-    paid at the end, also where turns run out: `get_reward()` of the environment, and `reward_func` of the completion.
+    An episode begins with the row's `prompt` and the result of `reset`; public methods are tools. `reward` (weight 1)
+    is paid at the end, also where turns run out: `get_reward()` of the environment, and `reward_func` of the
+    completion.
 
     Args:
-        factory: makes the environment; what TRL takes.
+        factory: makes the environment, as in TRL.
         rows: the data set, rows with a `prompt` (messages) and whatever `reset` takes; or such rows by split.
         reward_func: one of TRL's reward functions, for environments without `get_reward`.
         success_reward: an episode whose reward is at least this counts as solved.

@@ -8,7 +8,7 @@ A run names a task set by the name of a module that exports one, at the top leve
 
 and `--env.taskset.id my_gsm8k --env.taskset.env-id AgentR1/GSM8K-v0 --env.player.harness.id null` runs it. The world's
 answers are user messages; calls are text in the environment's own format, which the prompt describes. Other harnesses
-than `null` bring tools of their own, of which the environment knows nothing.
+than `null` bring their own tools, of which the environment knows nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class AgentGymData(vf.TaskData):
 
 
 class AgentGymConfig(vf.TasksetConfig):
-    """What a run sets: `--env.taskset.env-id`, `.split`, `.tasks`, `.seed`, `.env-kwargs`."""
+    """The settings of a run: `--env.taskset.env-id`, `.split`, `.tasks`, `.seed`, `.env-kwargs`."""
 
     env_id: str = ""
     env_kwargs: dict[str, Any] = {}

@@ -1,7 +1,7 @@
 """verl 0.9 (github.com/volcengine/verl): an agent loop that plays an environment of agent_gym.
 
-verl asks a loop for `prompt_ids`, `response_ids` and `response_mask`. Here these are what the environment reports, so
-that the mask in verl is the one of `AgentGRPOTrainer`, whatever the chat template. In verl's configuration
+verl asks a loop for `prompt_ids`, `response_ids` and `response_mask`. Here the environment reports these, so that the
+mask in verl is the one of `AgentGRPOTrainer`, whatever the chat template. In verl's configuration
 `actor_rollout_ref.rollout.agent.agent_loop_config_path` names a file with
 
     - name: agent_gym
@@ -30,7 +30,7 @@ loops: Any = require("verl.experimental.agent_loop.agent_loop", "verl")
 
 def to_verl(env_id: str, *, split: str = "train", tasks: int = 1000, seed: int = 0, **env_kwargs: Any) -> list[Row]:
     """Return rows of verl's data set for tasks of an environment; `ConfigError` if there are fewer."""
-    # As JSON: a file of parquet takes no dict without entries, and gives each row those that the others have, as None.
+    # As JSON: a file of parquet takes no dict without entries, and gives each row the entries of the others, as None.
     written = json.dumps(env_kwargs)
     return [
         {

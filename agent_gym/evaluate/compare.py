@@ -29,7 +29,7 @@ class Run:
     tasks: dict[str, list[Episode]] = field(default_factory=dict)  # that finished
     questions: dict[str, str] = field(default_factory=dict)  # the user's first words
     failed: list[Episode] = field(default_factory=list)  # that a fault of the machinery ended
-    card: Mapping[str, Any] | None = None  # what vouches for it
+    card: Mapping[str, Any] | None = None  # its evidence
 
     def add(self, episode: Episode) -> None:
         if episode.failure:
@@ -64,7 +64,7 @@ def read_runs(records: Iterable[Mapping[str, Any]], name: str) -> list[Run]:
 
 
 def with_cards(runs: Iterable[Run], file: str) -> list[Run]:
-    """Give the runs of a file the cards beside it; one of more or fewer episodes is not theirs."""
+    """Give the runs of a file the cards next to it; one of more or fewer episodes is not theirs."""
     path = Path(file).with_suffix(CARDS)
     cards = {}
     for card in read_cards(path) if path.is_file() else ():

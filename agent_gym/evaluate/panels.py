@@ -1,9 +1,9 @@
-"""Panels: fixed lists of tasks, pinned by hashes of what a policy sees of them and of what judges its solution.
+"""Panels: fixed lists of tasks, pinned by hashes of their openings and of their gold answers.
 
 Two numbers can be compared if they are of the same tasks, to the byte. A panel lists tasks of one split of an
 environment. Each has its index and 16 hex digits of two hashes: of its opening (messages and tools of `reset`) and of
-its gold answer (`TextEnv.gold`). The panel has a full SHA-256 over all openings, and one over all gold answers. What an
-environment answers later, and how it rewards, is in no hash.
+its gold answer (`TextEnv.gold`). The panel has a full SHA-256 over all openings, and one over all gold answers. The
+part that an environment answers later, and how it rewards, is in no hash.
 
 The panels of agent_gym are files in registry/panels, which `agent-gym export panels` makes anew.
 """
@@ -63,7 +63,7 @@ class Panel:
 
     @classmethod
     def of(cls, name: str, env_id: str, env_kwargs: Mapping[str, Any], split: str, rows: Iterable[Any]) -> Panel:
-        """Make a panel of what `look` has seen; its hashes do not depend on the order."""
+        """Make a panel of the results of `look`; its hashes do not depend on the order."""
         found = sorted((one["index"], one["prompt_sha256"], one["gold_sha256"]) for one in rows)
         prompts, golds = (sha256(sorted(one[place] for one in found)) for place in (1, 2))
         tasks = tuple((index, prompt[:16], gold[:16]) for index, prompt, gold in found)
@@ -108,7 +108,7 @@ def same_tasks(a: Panel, b: Panel) -> bool:
 
 
 def prompt_sha256(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> str:
-    """Return the SHA-256 of what a policy sees first."""
+    """Return the SHA-256 of a policy's first view of a task."""
     return sha256({"messages": messages, "tools": tools})
 
 
@@ -137,7 +137,7 @@ def opened_env(env_id: str, env_kwargs: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def count_tasks(env: Any, split: str) -> int:
-    """Return how many tasks a split has; `ConfigError` if there is no such split, or nothing in it."""
+    """Return how many tasks a split has; `ConfigError` if the split does not exist, or is empty."""
     tasks = env.get_wrapper_attr("tasks")
     count = len(tasks[split]) if split in tasks else 0
     if not count:
@@ -149,7 +149,7 @@ def count_tasks(env: Any, split: str) -> int:
 def look(
     env_id: str, env_kwargs: Mapping[str, Any], split: str, indices: Iterable[int] | int | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Reset an environment, without a tokenizer, to tasks of a split; yield what a policy sees of each, and its hashes.
+    """Reset an environment, without a tokenizer, to tasks of a split; yield a policy's view of each, and its hashes.
 
     Of a number n of tasks, by default `SIZES`, the indices are drawn: the n with the smallest `derive_seed(index)`.
     Evenly spaced ones would miss kinds of tasks that come round in turn.
@@ -165,24 +165,26 @@ def look(
             n = indices or SIZES.get(split, count)
             indices = sorted(sorted(range(count), key=derive_seed)[:n])
         for index in indices:
-            # Where the seed decides what is seen, it is the same for every policy.
+            # Where the seed decides the view, it is the same for every policy.
             _, info = env.reset(seed=derive_seed(0, index), options={"split": split, "index": index})
             yield _row(env.unwrapped, index, info["task_id"], info["messages"], info["tools"])
 
 
 def _row(env: Any, index: int, task_id: str, messages: Sequence[Any], tools: Sequence[Any]) -> dict[str, Any]:
     hashes = {"prompt_sha256": prompt_sha256(messages, tools), "gold_sha256": ""}
-    # There is no gold answer where the seed draws it or another library has it, and no task where it was handed in.
+    # A gold answer is missing where the seed draws it or another library has it, and a task where it was handed in.
     with suppress(ConfigError, LookupError):
         hashes["gold_sha256"] = sha256(env.gold(env.tasks[task_id.rpartition("/")[0]][index]))
     return {"task_id": task_id, "index": index, **hashes, "messages": messages, "tools": tools}
 
 
 def played_panel(episodes: Sequence[Episode]) -> Panel:
-    """Return the tasks of episodes of one environment as a panel without a name; those that did not begin are left out.
+    """Return the tasks of episodes of one environment as a panel without a name.
 
-    A model's chat template may have the tools described in the system prompt. What it adds is left out, so that the
-    hashes are those of the environment, for every policy.
+    Episodes that did not begin are left out.
+
+    A model's chat template may have the tools described in the system prompt. This description is left out, so that the
+    hashes are the environment's, for every policy.
     """
     spec = episodes[0].spec
     opened = {one.task_id: one for one in episodes if one.messages}

@@ -12,7 +12,7 @@ from agent_gym.evaluate.statistics import Difference, Measure
 from agent_gym.rollout import failure_summary
 
 Results = Mapping[tuple[str, str], EvalResult]  # by policy and environment
-ANSWERS = {"env/em": "EM", "env/f1": "F1"}  # what papers report of answers in words, and its name there
+ANSWERS = {"env/em": "EM", "env/f1": "F1"}  # the number that papers report for answers in words, and its name there
 _ORDER = ("episode/success", "pass@", "reward", "env/", "episode/", "tool/")  # of measures, by how their names begin
 
 
@@ -59,7 +59,7 @@ def details(policy: str, env_id: str, result: EvalResult) -> str:
 
 
 def align(rows: Iterable[Sequence[str]], numbers: Container[int] = ()) -> str:
-    """Set rows of equal length in columns, those of `numbers` to the right."""
+    """Set rows of equal length in columns, the columns of `numbers` to the right."""
     columns = []
     for i, column in enumerate(zip(*rows, strict=True)):
         width = max(map(len, column))

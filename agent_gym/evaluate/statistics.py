@@ -2,10 +2,10 @@
 
 Written by hand: scipy and statsmodels are 80 MB for these few lines, and have no clustered Wilson interval.
 
-Attempts at one task are alike, so tasks are what was drawn, and not attempts. With G tasks, x_g the sum of a
-quantity over the attempts at task g and n_g their number, the estimate is m = sum(x_g) / sum(n_g), with residuals
-e_g = x_g - m n_g. Its variance is v = sum(e_g^2) / sum(n_g)^2 (the linearised ratio estimator: W. G. Cochran, Sampling
-Techniques, 1977, section 6.5; the same as the clustered standard errors of E. Miller, arXiv:2411.00640, section 2.2).
+Attempts at one task are alike, so tasks are the sample, and not attempts. With G tasks, x_g the sum of a quantity over
+the attempts at task g and n_g their number, the estimate is m = sum(x_g) / sum(n_g), with residuals e_g = x_g - m n_g.
+Its variance is v = sum(e_g^2) / sum(n_g)^2 (the linearised ratio estimator: W. G. Cochran, Sampling Techniques, 1977,
+section 6.5; the same as the clustered standard errors of E. Miller, arXiv:2411.00640, section 2.2).
 
 - A mean has Student's interval, m +- t sqrt(v G / (G - 1)) with G - 1 degrees of freedom.
 - A share (success, pass@k, truncation) has Wilson's interval at the effective number of attempts, m (1 - m) / v, which
@@ -25,7 +25,7 @@ difference of the means of a quantity over the attempts at task g, for n tasks:
 All p-values are two-sided, none is corrected for how many quantities are compared.
 
 Correlations and Cohen's kappa have percentile intervals from tasks drawn anew, with replacement (B. Efron, Annals of
-Statistics 7, 1979): they are no means, and their usual intervals hold for independent pairs only.
+Statistics 7, 1979): they are not means, and their usual intervals hold for independent pairs only.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def mean(sums: Sequence[float], counts: Sequence[float], *, least: float = -math
     Args:
         sums: (G,) the sum of the quantity over each task's attempts.
         counts: (G,) how many there were: attempts, or calls for a mean per call. Not all of them 0.
-        least: what the mean cannot be below, such as 0 for a count.
+        least: the lower bound of the mean, such as 0 for a count.
     """
     value, variance = _estimate(sums, counts)
     groups = len(sums)
@@ -114,7 +114,7 @@ def share(sums: Sequence[float], counts: Sequence[float], attempts: float) -> Me
         attempts: how many attempts there were in all; they are never worth more.
     """
     value, variance = _estimate(sums, counts)
-    n: float = len(sums)  # if all agree, there is no spread to judge by: more attempts at a task show nothing new
+    n: float = len(sums)  # if all agree, the spread is unknown: more attempts at a task show nothing new
     if value not in (0.0, 1.0):
         n = attempts if variance == 0 else min(value * (1 - value) / variance, attempts)
     return Measure(value, *wilson_interval(value * n, n))

@@ -1,7 +1,8 @@
-"""Episodes on disk: each written as it ends, so that a run that was killed can go on.
+"""Episodes on disk: each written as it ends, so that a run that was killed can be resumed.
 
 A line is a record of `agent_gym.rollout.trajectories` with two entries more: `policy`, a name for who played, and
-`settings`, what decides the outcome besides the episode's spec. A file may hold several policies and environments.
+`settings`, the values that decide the outcome besides the episode's spec. A file may hold several policies and
+environments.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ _BEGINNING = to_line({"version": 1})[:-3].encode()  # of each line
 class EpisodeFile:
     """A trajectory file that grows.
 
-    With `resume` it goes on with what it holds. The last line may be cut off, by a kill; episodes that failed by a
-    fault of the machinery are taken out, to be played again. `asked` and `finished` are how many episodes of the
-    policies and environments that have begun are to be in it, and are.
+    With `resume` its episodes are kept. The last line may be cut off, by a kill; episodes that failed by a fault of the
+    machinery are taken out, to be played again. `asked` and `finished` are how many episodes of the policies and
+    environments that have begun are to be in it, and are.
 
     Raises:
-        ConfigError: if the file has content and is not to be resumed, is no such file, is being written by another
+        ConfigError: if the file has content and is not to be resumed, is not such a file, is being written by another
             process, or cannot be read or written.
     """
 
@@ -53,7 +54,7 @@ class EpisodeFile:
                         )
                     self._read()
                 elif self.path.is_file():
-                    self.path.with_suffix(CARDS).unlink(missing_ok=True)  # those of a file that is gone
+                    self.path.with_suffix(CARDS).unlink(missing_ok=True)  # locks of a file that is gone
             except BaseException:
                 self.close()
                 raise
@@ -61,7 +62,7 @@ class EpisodeFile:
     def begin(
         self, policy: str, settings: Mapping[str, Any], specs: Sequence[EpisodeSpec], tokenizer: Any = None
     ) -> tuple[list[Episode], list[EpisodeSpec]]:
-        """Start, or go on with, one policy in one environment; return the episodes it has, and the specs of the others.
+        """Start, or resume, one policy in one environment; return the episodes it has, and the specs of the others.
 
         `settings` are JSON values that decide the outcome, too, and `specs` all episodes that are to be in the file. A
         tokenizer adds the text of each token to the records.
@@ -99,7 +100,7 @@ class EpisodeFile:
         """Raise `ConfigError` where an episode was played under other settings than now."""
         for name in {**then, **now}:
             if name == MODEL and name not in then:
-                continue  # a file of 0.2, which did not write it, goes on as it did then
+                continue  # a file of 0.2, which did not write it, continues in its old form
             if then.get(name) != now.get(name):
                 raise ConfigError(
                     f"{self.path} was played with {name} {json.dumps(then.get(name))}, now it is "
@@ -166,7 +167,7 @@ class EpisodeFile:
 
 
 def _decides(spec: EpisodeSpec) -> dict[str, Any]:
-    """Return what decides an episode besides its key, as JSON values; objects without their place in memory."""
+    """Return the settings that decide an episode besides its key, as JSON values without memory addresses."""
     values = {name: getattr(spec, name) for name in ("env_kwargs", "seed", "sampling_seed")}
     values["env_kwargs"] = public(values["env_kwargs"])  # as the file has them
     found: dict[str, Any] = json.loads(_PLACE.sub("", to_line(values)))

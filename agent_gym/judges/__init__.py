@@ -1,4 +1,4 @@
-"""Judges: models that score episodes where no checker can, and what holds them to known labels.
+"""Judges: models that score episodes where no checker can, and their calibration against known labels.
 
 judge = Judge.rubric({"The answer is right.": 2, "Each step is explained.": 1}, "http://127.0.0.1:8000/v1")
 trainer = AgentGRPOTrainer(model, "AgentR1/GSM8K-v0", judge=judge)

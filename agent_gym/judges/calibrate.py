@@ -1,7 +1,7 @@
-"""What a judge is worth, held against known labels: agreement, position bias, length bias, cost.
+"""The quality of a judge against known labels: agreement, position bias, length bias, cost.
 
 A label is a number: higher is better, 0 and 1 for wrong and right. Labels of stored episodes are whether the
-environment says success, unless a line has a `label` of its own.
+environment says success, unless a line has its own `label`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from agent_gym.rollout.trajectories import misfit
 
 
 class Labelled(NamedTuple):
-    """A case and what it is worth; cases of one group are attempts at one task."""
+    """A case and its value; cases of one group are attempts at one task."""
 
     case: Case
     label: float

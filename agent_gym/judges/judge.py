@@ -3,8 +3,8 @@
     an episode ends -> (a kind that compares: its group has ended) -> questions -> cache, or requests -> scores
         -> a term of the reward, "judge" on the last step or "judge_steps" on each -> the episode counts as ended
 
-Requests run in a thread of their own. A rollout keeps what it waits for (`Rollout.defer`), so that an
-episode is returned with its whole reward, and others do not wait for the judge.
+Requests run in a separate thread. A rollout knows the functions that it waits for (`Rollout.defer`), so that an episode
+is returned with its whole reward, and others do not wait for the judge.
 """
 
 from __future__ import annotations
@@ -49,9 +49,12 @@ class Judgement(NamedTuple):
 
 @dataclass(eq=False)
 class Judge:
-    """A kind of judge, who answers its questions, and what that may cost; `ConfigError` for what cannot work."""
+    """A kind of judge, the model that answers its questions, and limits of the cost.
 
-    kind: Kind  # what is asked, see kinds.py
+    `ConfigError` for settings that cannot work.
+    """
+
+    kind: Kind  # the kind of its questions, see kinds.py
     endpoint: str  # an OpenAI-compatible server ("http://127.0.0.1:8000/v1"), or "engine" for the policy's own
     model: str | None = None  # its name there, None for the only one
     weight: float = 1.0  # the score, a number in [0, 1], is multiplied by it before it is added to the reward
@@ -62,8 +65,8 @@ class Judge:
     concurrency: int = 16  # most requests at the same time
     timeout: float = 120.0  # seconds in which a request has to be answered
     retries: int = 4  # how often a request is sent again when the server cannot be reached, is busy or breaks
-    cache: str | None = None  # a SQLite file of verdicts, else they are in memory; those of an engine are not kept
-    # Limits of one process; what reaches one stops the run.
+    cache: str | None = None  # a SQLite file of verdicts, else they are in memory; verdicts of an engine are not kept
+    # Limits of one process; a run that reaches one is stopped.
     max_requests: int | None = None
     max_tokens: int | None = None
     max_cost: float | None = None
@@ -96,12 +99,12 @@ class Judge:
 
     @classmethod
     def pairwise(cls, endpoint: str, goal: str = GOAL, **settings: Any) -> Judge:
-        """Compare each two episodes of a group, in both orders; `goal` is what counts."""
+        """Compare each two episodes of a group, in both orders; `goal` describes a good attempt."""
         return cls(Pairwise(goal), endpoint, **settings)
 
     @classmethod
     def ranking(cls, endpoint: str, goal: str = GOAL, **settings: Any) -> Judge:
-        """Score all episodes of a group in one request, relative to each other; `goal` is what counts."""
+        """Score all episodes of a group in one request, relative to each other; `goal` describes a good attempt."""
         return cls(Ranking(goal), endpoint, **settings)
 
     @classmethod
@@ -122,7 +125,7 @@ class Judge:
         return getattr(cls, kind)(**given)
 
     def describe(self) -> dict[str, Any]:
-        """Return what makes scores comparable: the kind, the model, and a hash of all that decides a verdict."""
+        """Return the values that make scores comparable: kind, model, and a hash of all that decides verdicts."""
         # A server may call a model by its folder, and cards hold no paths of a machine.
         model = Path(self.model).name if self.model and self.model.startswith("/") else self.model
         content = json.dumps([repr(self.kind), self.weight, model, *self._decoding])
@@ -130,7 +133,7 @@ class Judge:
         return {"kind": type(self.kind).__name__.lower(), "model": model, "weight": self.weight, "sha256": digest}
 
     def spent(self) -> Counter[str]:
-        """Return what judging has cost so far, by the names of `ledger.COUNTS`; from any thread."""
+        """Return the cost of judging so far, by the names of `ledger.COUNTS`; from any thread."""
         return Counter(self.ledger.totals.copy())
 
     @property
@@ -153,10 +156,10 @@ class Judge:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._cache.close()
 
-    # What rollouts, evaluations and others call.
+    # The interface for rollouts, evaluations and others.
 
     def follow(self, rollout: Rollout, specs: Sequence[EpisodeSpec], on_end: OnEnd) -> OnEnd:
-        """Return what is called with each of these episodes as it ends, in the thread that plays.
+        """Return a function to be called with each of these episodes as it ends, in the thread that plays.
 
         It has `on_end` called, in that thread, once the reward is complete: now or by `Rollout.defer`. A group of one
         has nothing to compare, and keeps its reward.
@@ -180,7 +183,7 @@ class Judge:
         return end
 
     def rate(self, episodes: Sequence[Episode]) -> None:
-        """Complete the rewards of episodes that have ended, as `follow` does, in place of what a judge paid before."""
+        """Complete the rewards of episodes that have ended, as `follow` does; earlier judgements are replaced."""
         for step in (step for episode in episodes for step in episode.steps):
             paid = {term: step.reward_terms.pop(term, 0.0) for term in JUDGE_TERMS}
             step.reward -= sum(paid.values())
@@ -200,7 +203,7 @@ class Judge:
     def score(self, conversations: Sequence[Sequence[Message]]) -> list[float]:
         """Judge conversations, of a kind that compares a group of them: a number in [0, 1] for each.
 
-        Of the kind `reasoning` it is the mean over turns. Raises `JudgeFailure` where there is no verdict.
+        Of the kind `reasoning` it is the mean over turns. Raises `JudgeFailure` without a verdict.
         """
         cases = [Case.of_messages(messages) for messages in conversations]
         groups = [cases] if self.kind.compares else [[case] for case in cases]

@@ -1,4 +1,4 @@
-"""The kinds of judges: what each asks about the episodes of a group, and the scores in [0, 1] that it makes of it.
+"""The kinds of judges: the questions of each about the episodes of a group, and its scores in [0, 1].
 
 rubric      one request per episode     criteria with weights
 reasoning   one request per episode     two numbers per turn: does the thought support the action, is it grounded
@@ -124,12 +124,12 @@ class Pairwise(Kind):
 class Ranking(Kind):
     """A score for each episode of a group, relative to the others, all in one request.
 
-    So does RULER of OpenPipe's ART: to rank attempts at one task is easier than to score one alone, and what a group
-    shares, such as the opening, is read once.
+    So does RULER of OpenPipe's ART: to rank attempts at one task is easier than to score one alone, and the information
+    that a group shares, such as the opening, is read once.
     """
 
     goal: str = GOAL
-    backwards: bool = False  # the other way round, which shows what the order changes
+    backwards: bool = False  # the other way round, which shows the influence of the order
     compares: ClassVar[bool] = True
 
     def questions(self, cases: Sequence[Case]) -> list[Question]:
@@ -145,7 +145,7 @@ class Ranking(Kind):
 
 
 def _compared(cases: Sequence[Case]) -> tuple[Part, ...]:
-    """Write several cases behind each other, what stands before their turns once if it is the same."""
+    """Write several cases one after the other, and the text before their turns once if it is the same."""
     same = all(case.before() == cases[0].before() for case in cases)
     parts = [*cases[0].before()] if same else []
     for number, case in enumerate(cases, 1):

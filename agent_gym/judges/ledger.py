@@ -1,4 +1,4 @@
-"""What judging has cost and may cost, and the answers that need not be paid for again."""
+"""The cost of judging, its limits, and a cache of answers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from agent_gym.judges.judge import Judge
 
 COUNTS = ("requests", "cached", "unreadable", "failed", "read_tokens", "sampled_tokens", "cost", "pairs", "flips")
-"""What is counted: requests, questions that needed none, answers without a verdict, episodes without
-a reward, tokens, their price, pairs that were asked about in both orders, and those whose verdict changed with it."""
+"""The counts: requests, questions that needed none, answers without a verdict, episodes without a reward, tokens, their
+price, pairs that were asked about in both orders, and pairs whose verdict changed with it."""
 
 
 class Ledger:
@@ -58,7 +58,7 @@ class Ledger:
 
 
 class Cache:
-    """Verdicts by what was asked, in a SQLite file that runs one after the other and processes at once may share.
+    """Verdicts by their questions, in a SQLite file that runs one after the other and processes at once may share.
 
     Without a path it is in memory. A file belongs on a disk of this machine: it is kept in WAL mode. `ConfigError` if
     it cannot be opened, `RolloutError` if it breaks later.

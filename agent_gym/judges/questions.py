@@ -1,9 +1,9 @@
-"""What a judge is shown of an episode, and what it is asked: a record that is data, a question, and a form of answer.
+"""A judge's view of an episode and its question: a record that is data, a question, and a form of answer.
 
 The transcript is written by the one who is judged. So each part of the record begins with a line that holds a mark, and
-the numbers of the answer stand under the same mark. It is drawn from a hash of all that is asked. To write it in an
+the numbers of the answer are under the same mark. It is drawn from a hash of all that is asked. To write it in an
 episode, one would need a text that holds a part of its own hash: 2^64 tries. So no episode can begin a part, end the
-record, or state a verdict. What this cannot prevent is that a judge believes what it reads.
+record, or state a verdict. This cannot prevent that a judge believes the text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agent_gym.chat import Message, text_of
 from agent_gym.rollout import Episode
 
 PROMPTS = 1
-"""The version of the words below and of those in kinds.py: part of what verdicts are cached by."""
+"""The version of the words below and of the words in kinds.py: a part of the key of cached verdicts."""
 
 Part = tuple[str, str]
 """The heading of a part of a record, and its text."""
@@ -39,16 +39,16 @@ Each n is a whole number from 0 to {most}. The list has {count} of them, in the 
 
 
 class Turn(NamedTuple):
-    """What the policy wrote in a turn, and what the world answered."""
+    """The policy's text in a turn, and the world's answer."""
 
     action: str
     answer: str
 
 
 class Case(NamedTuple):
-    """What a judge sees of an episode: words alone, "<image>" for an image; summaries of the context are left out."""
+    """A judge's view of an episode: words alone, "<image>" for an image; summaries of the context are left out."""
 
-    opening: tuple[Part, ...]  # role and text of what stands before the first turn
+    opening: tuple[Part, ...]  # role and text of the messages before the first turn
     turns: tuple[Turn, ...]
     tools: str = ""  # a line for each
     cut: bool = False  # whether a limit ended it

@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 
 class JudgeFailure(EnvFailure):
-    """A judge is down, or gives no verdict: what it was asked about has no reward, which is not 0."""
+    """A judge is down, or gives no verdict: the episodes of its question have no reward, which is not 0."""
 
 
 class Answer(NamedTuple):
-    """What a judge wrote, and the tokens that it read and wrote, None where the server does not count them."""
+    """A judge's text, and the tokens that it read and wrote, None where the server does not count them."""
 
     text: str
     tokens: tuple[int, int] | None
 
 
 Source = Callable[[Question, int], Awaitable[Answer]]
-"""Takes a question and the number of the attempt; raises `JudgeFailure` where there is no answer."""
+"""Takes a question and the number of the attempt; raises `JudgeFailure` without an answer."""
 
 
 class Endpoint:
     """Asks by `/v1/chat/completions`. Requests are sent again by OpenAI's client, with growing pauses.
 
-    Raises `ConfigError` if there is no such server or model; `__call__` belongs to one event loop.
+    Raises `ConfigError` if the server or model does not exist; `__call__` belongs to one event loop.
     """
 
     def __init__(self, judge: Judge) -> None:

@@ -3,7 +3,7 @@
 Arithmetic only, kept by hand: calculators elsewhere know neither the layouts of our trainer (an engine that shares its
 GPUs) nor TRL's tiles of logits. models.py has the shapes of models. Nothing imports torch.
 
-P stands for the model's parameters, T for the trained ones (P, or those of the adapters), N for the training processes.
+P is the number of the model's parameters, T of the trained ones (P, or the adapters'), N for the training processes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MIN_EPISODES = 8  # whole episodes that an engine's cache must hold: below that 
 
 @dataclass(frozen=True, slots=True)
 class TrainingState:
-    """What a training process holds from step to step, in bytes."""
+    """The memory of a training process from step to step, in bytes."""
 
     weights: float
     gradients: float
@@ -47,12 +47,12 @@ def training_state(shape: ModelShape, sharding: str, processes: int, lora_rank: 
     - autocast: bf16 copies of fp32 weights, 2 bytes each, for as long as a forward pass runs (`torch.autocast` caches);
     - DDP with several processes: buckets as large as the gradients (`gradient_as_bucket_view=False`);
     - ZeRO-2: two buckets; ZeRO-3: the parameters that are gathered at the moment;
-    - FSDP2: two layers (the one that computes and the next), gathered in bf16. What else is whole for a moment stands
-      with the phase of a pass in which it is, see `activations` and `head`.
+    - FSDP2: two layers (the one that computes and the next), gathered in bf16. Other tensors that are whole for a
+      moment stay with the phase of a pass in which it is, see `activations` and `head`.
 
     With LoRA the base is loaded in bf16 and has neither gradients nor optimizer state.
 
-    `sharding` is "single", "ddp", "zero2", "zero3" or "fsdp2"; `processes` is N; rank 0 stands for full training.
+    `sharding` is "single", "ddp", "zero2", "zero3" or "fsdp2"; `processes` is N; rank 0 means full training.
     """
     p, n = shape.parameters, processes
     t = shape.lora_parameters(lora_rank) if lora_rank else p
@@ -73,10 +73,10 @@ def layer_activations(shape: ModelShape, residual: int = 2) -> int:
     """Bytes per token that one layer keeps for its backward pass, in bf16 with attention that stores no scores.
 
     The list of arXiv:2205.05198, section 4.1, for a gated MLP and grouped heads: inputs of both norms, in fp32, and
-    what they return; inputs of the projections; queries, keys, values, the attention's output; in the MLP the gate
-    before and behind its activation, the other half and their product. Where queries and keys are normalised, that
-    norm keeps its input in fp32 and what it returns. `residual` is the bytes of a number in the residual stream: 2 for
-    bf16 weights, 4 under autocast.
+    their outputs; inputs of the projections; queries, keys, values, the attention's output; in the MLP the gate before
+    and after its activation, the other half and their product. Where queries and keys are normalised, that norm keeps
+    its input in fp32 and its output. `residual` is the bytes of a number in the residual stream: 2 for bf16 weights, 4
+    under autocast.
     """
     norms = 2 * (4 + residual) * shape.hidden
     inputs = 2 * 2 * shape.hidden
@@ -136,7 +136,7 @@ class Estimate:
     state: TrainingState  # of a training GPU
     activations: int  # while the backward pass is in a layer
     head: int  # while it is in the head
-    engine: float  # the engine's weights and what it needs besides the cache, on a sampling GPU
+    engine: float  # the engine's weights and its other needs besides the cache, on a sampling GPU
     cache: float  # room for the key/value cache on a sampling GPU; negative where there is none
     cache_tokens: int  # that the caches of all engines hold
     episodes: int  # of the largest size that they hold at once
@@ -149,7 +149,7 @@ class Estimate:
 
     @property
     def obstacle(self) -> str | None:
-        """What does not fit, None if all does."""
+        """The parts that do not fit, None if all fit."""
         if self.training > self.usable:
             return "the update"
         if self.cache < 0:
@@ -165,7 +165,7 @@ class Estimate:
 def plan(
     shape: ModelShape, gpus: int, gpu_bytes: float, *, episode_tokens: int, micro_batch_tokens: int, lora_rank: int
 ) -> list[Estimate]:
-    """Estimate every layout, those to be preferred first: all weights before adapters, whole copies before shares.
+    """Estimate every layout, the preferred ones first: all weights before adapters, whole copies before shares.
 
     Args:
         shape: the model.
@@ -191,7 +191,7 @@ def plan(
     for config, rank, trainers, servers in layouts:
         state = training_state(shape, config, trainers, rank)
         tensor_parallel = 1
-        # Until an engine has room for its episodes beside the weights; vLLM gives each GPU as many whole heads.
+        # Until an engine has room for its episodes next to the weights; vLLM gives each GPU as many whole heads.
         while 2 * tensor_parallel <= servers and shape.heads % (2 * tensor_parallel) == 0:
             room = tensor_parallel * (usable - ENGINE_RESERVED) - weights
             if room >= MIN_EPISODES * episode_tokens * cache_per_token(shape):

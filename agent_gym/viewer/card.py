@@ -1,8 +1,8 @@
-"""The card of an environment in markdown: what its class says of itself, and what can be read off by playing it.
+"""The card of an environment in markdown: its class's docstring, and facts read off by playing it.
 
-`agent-gym info` prints it, and the site shows it (docs/generator/cards.py). The sections are those of Gymnasium's own
-environments. Baselines are in registry/baselines.json, which `benchmarks/baselines.py` writes; what others have
-published stands in registry/published.json.
+`agent-gym info` prints it, and the site shows it (docs/generator/cards.py). The sections are the ones of Gymnasium's
+own environments. Baselines are in registry/baselines.json, which `benchmarks/baselines.py` writes; published numbers
+are in registry/published.json
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def _ids(entries: Sequence[EnvEntry]) -> Iterator[str]:
 
 
 def defaults(made: type[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield name and default of what a class takes, its own arguments before those of its bases."""
+    """Yield name and default of a class's arguments, its own before the ones of its bases."""
     seen: set[str] = set()
     for base in made.__mro__:
-        # What a base requires or `ToolEnv` adds is given by the subclasses and not by the user.
+        # Arguments that a base requires or `ToolEnv` adds are given by the subclasses and not by the user.
         if "__init__" not in vars(base) or base is ToolEnv or not issubclass(base, TextEnv):
             continue
         for name, parameter in inspect.signature(base.__init__).parameters.items():
@@ -93,7 +93,7 @@ def _tools(env: TextEnv) -> Iterator[str]:
 
 
 def baselines(entries: Sequence[EnvEntry]) -> Iterator[str]:
-    """Yield what scripts and models reach, and what others have published, where that is known."""
+    """Yield the results of scripts and models, and published ones, where they are known."""
     measured, published = _read("baselines.json"), _read("published.json")
     for entry in entries:
         if entry.id in measured:
@@ -110,7 +110,7 @@ def baselines(entries: Sequence[EnvEntry]) -> Iterator[str]:
 
 
 def _without_learning(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Say so where what learns nothing and reads no gold answer solves nearly all."""
+    """Say so where a script without learning and without gold answers solves nearly all tasks."""
     easy = [(success, how) for who, _, success, how in rows if who == "script" or "no gold" in how]
     for success, how in easy:
         if float(success.rstrip("%")) > _NEARLY_ALL:

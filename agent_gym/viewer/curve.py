@@ -1,9 +1,10 @@
 """The learning curve of a run as an HTML page: success on held-out tasks over steps; and the page of the run with it.
 
-The band is the 95% interval of each evaluation. What the training rollouts measured (reward, tool calls, length) stands
-below it, each on an axis of its own. Each point has its numbers as a tooltip. Around the curve, the page of a run that
+The band is the 95% interval of each evaluation. Measurements of training rollouts (reward, tool calls, length) are
+below it, each on a separate axis. Each point has its numbers as a tooltip. Around the curve, the page of a run that
 `agent-gym view RUN` writes or serves has status, costs and settings, and leads to pages of episodes (page.py), whose
-addresses the caller knows. Both are plain HTML and SVG without a script; while a run goes on they load themselves anew.
+addresses the caller knows. Both are plain HTML and SVG without a script; while a run continues they load themselves
+anew.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _SERIES = {
     "sampled tokens": "episode/tokens",
     "entropy": "entropy",
 }
-"""What is drawn of training, by its name in the logs."""
+"""The curves of training, by their names in the logs."""
 _POINT = {"eval_success", "eval_success_low", "eval_success_high"}
 _CALLS = re.compile("tool/.*/calls")
 _HELD_OUT = "success on held-out tasks"
@@ -36,7 +37,7 @@ _OF_SEVERAL = re.compile("eval_([^/]+)_success")
 _LATEST = ("perf/", "time/", "sampling/", "rollout/", "episode/", "reward/", "tool/", "judge/", "teacher/")
 
 Files = Mapping[tuple[str, int], Sequence[Path]]
-"""Trajectory files by what was played ("eval" or "train") and the step before which it was, one file a process."""
+"""Trajectory files by their use ("eval" or "train") and the step before which it was, one file a process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class CurvePoint:
 
 
 Link = Callable[[float], str | None]
-"""The address of the episodes behind a step, if there are any."""
+"""The address of the episodes of a step, if there are any."""
 
 
 def render_curve(
@@ -65,10 +66,10 @@ def render_curve(
 
     Args:
         points: the evaluations of the policy; there may be none.
-        below: what to draw under it: label to (training step, value) points.
+        below: further curves under it: label to (training step, value) points.
         baseline: the evaluation to beat; its `step` is not looked at.
         title: heading.
-        running: whether the run goes on, so that the page loads itself anew.
+        running: whether the run continues, so that the page loads itself anew.
     """
     panels = curve_panels(points, below=below, baseline=baseline)
     return plain_page(title, panels, "The run is over.", running=running)
@@ -205,9 +206,9 @@ def render_run(
 
     Args:
         name: heading.
-        about: what run.json holds; may be empty, as that of a run that a Python program started. Its `status` is the
+        about: the content of run.json; may be empty, as for a run that a Python program started. Its `status` is the
             true one.
-        card: what card.json holds of `training`; may be empty.
+        card: the entry `training` of card.json; may be empty.
         history: the logs, by step.
         files: see `trajectory_files`.
         address: the address of episodes: of "eval_3", "train_0", or of "change", which is the first and the last
@@ -220,7 +221,7 @@ def render_run(
         return address(f"eval_{step:.0f}") if ("eval", step) in files else None
 
     def of_training(step: float) -> str | None:
-        # What is logged at a step was played at one before.
+        # Episodes logged at a step were played at an earlier one.
         played = max((one for one in trained if one < step), default=None)
         return None if played is None else address(f"train_{played}")
 

@@ -1,12 +1,12 @@
 """Trajectories as one HTML page that needs nothing else: no server, no network, no second file.
 
-The page is viewer.html with viewer.css, the scripts and the data put in. What a model wrote is untrusted text. It
-gets into the page in one place only, a JSON block in which every `<` is escaped, and onto the screen only as text
-nodes; a content security policy that allows this one script, by its hash, and no connection at all is the second lock.
+The page is viewer.html with viewer.css, the scripts and the data put in. A model's text is untrusted. It gets into the
+page in one place only, a JSON block in which every `<` is escaped, and onto the screen only as text nodes; a content
+security policy that allows this one script, by its hash, and no connection at all is the second lock.
 
 In the page's JSON (`compact`, read by data.js alone) tokens and texts are written once and then named by number,
-logprobs are kept for sampled tokens only, and what is mostly constant over a turn (advantages, values) as runs. So 100
-short episodes stay well below a megabyte.
+logprobs are kept for sampled tokens only, and values that are mostly constant over a turn (advantages, values) as runs.
+So 100 short episodes stay well below a megabyte.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def render_html(records: Records | Mapping[str, Records], title: str = "Trajecto
     """Return the page for some trajectory records.
 
     Args:
-        records: what `agent_gym.rollout.read_trajectories` yields, or that of several runs by name, which the page
-            then compares: the attempts of each run at a task stand side by side.
+        records: the records of `agent_gym.rollout.read_trajectories`, or of several runs by name, which the page then
+            compares: the attempts of each run at a task are shown in columns.
         title: heading and window title.
     """
     script = "\n".join(map(_asset, SCRIPTS))
@@ -65,7 +65,7 @@ def plain_page(
 ) -> str:
     """Return a page without a script, in the frame of curve.html; `panels` are HTML, all else is text.
 
-    While a run goes on, the page loads itself anew every few seconds, and says so at its end.
+    While a run continues, the page loads itself anew every few seconds, and says so at its end.
     """
     if running:
         ending = f"The run goes on; this page is loaded again every {_RELOAD_SECONDS} seconds."
@@ -185,7 +185,7 @@ def _short(value: float) -> float:
 
 
 def _clean(value: Any) -> Any:
-    """Replace what JSON or UTF-8 cannot hold: numbers that are not finite, and lone surrogates."""
+    """Replace values that JSON or UTF-8 cannot hold: numbers that are not finite, and lone surrogates."""
     if isinstance(value, float):
         # A whole number is written without ".0": there are thousands of them.
         return None if not math.isfinite(value) else int(value) if value.is_integer() else value

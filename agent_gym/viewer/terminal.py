@@ -1,6 +1,6 @@
 """Trajectories as text: the list of episodes, and one of them, turn by turn.
 
-browser.py shows both, by keys. Into a pipe or a file go the same words without colours. What a model wrote is shown as
+browser.py shows both, by keys. Into a pipe or a file go the same words without colours. A model's text is shown as
 text: control characters, with which a text could move the cursor or rename the window, are replaced by their pictures.
 """
 
@@ -38,7 +38,7 @@ def episode_table(records: Sequence[Record]) -> Table:
     """List episodes, one a line."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in COLUMNS:
-        # The question is what gives way on a narrow screen; it is cut and not wrapped.
+        # The question gives way on a narrow screen; it is cut and not wrapped.
         table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=name != "question")
     for number, record in enumerate(records, 1):
         table.add_row(*episode_cells(record, number))
@@ -60,7 +60,7 @@ def episode_cells(record: Record, number: int) -> list[Text]:
 
 
 def episode_view(record: Record, number: int = 1, total: int = 1) -> Group:
-    """Show one episode: the opening, then each turn with what it earned, coloured by its source."""
+    """Show one episode: the opening, then each turn with its reward, coloured by its source."""
     spec, (mark, colour) = record["spec"], _OUTCOMES[_outcome(record)]
     ending = f"cut off: {record['truncation']}" if record["truncated"] else ""
     ending = "the task ended" if record["terminated"] else ending
@@ -77,7 +77,7 @@ def episode_view(record: Record, number: int = 1, total: int = 1) -> Group:
     for step in record["steps"]:
         is_turn = step.get("kind", "act") == "act"
         turns += is_turn
-        total_reward = round(total_reward + step["reward"], 9)  # what adds up to 0 is shown as 0
+        total_reward = round(total_reward + step["reward"], 9)  # a sum of 0 is shown as 0
         name = f"turn {turns}" if is_turn else "summary"
         earned = f"{name}  {_number(step['reward'])}, so far {_number(total_reward)}  "
         parts += [Text(), Text(earned) + _terms(step["reward_terms"])]
