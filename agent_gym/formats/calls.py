@@ -1,4 +1,4 @@
-"""A tool call, the protocol of its wire formats, and the reading of JSON in what a policy wrote."""
+"""A tool call, the protocol of its wire formats, and the reading of JSON in a policy's text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ToolCall:
     name: str  # of the tool
     arguments: dict[str, Any] = field(default_factory=dict)
     error: str | None = None  # why it cannot run, if it cannot
-    answer: str = ""  # what the policy reads of it; an environment may shorten or extend the tool's text
+    answer: str = ""  # the policy's view of it; an environment may shorten or extend the tool's text
     failed: bool = False  # whether it failed, through the policy's fault
     seconds: float = 0.0  # how long it took; calls of one turn run together, and each is charged its share
     offered: bool = False  # whether the policy was shown the tool, where that differs from turn to turn
@@ -121,7 +121,7 @@ _SPACE = re.compile(r"\s*")
 
 
 def skip_space(text: str, start: int) -> int:
-    """Return the index of the first character from `start` on that is no white space."""
+    """Return the index of the first character from `start` on that is not white space."""
     match = _SPACE.match(text, start)
     return match.end() if match else start
 
@@ -173,9 +173,9 @@ def with_arguments(name: str, arguments: Any, key: str = "arguments") -> ToolCal
 
 
 def unfit(value: Any) -> str | None:
-    """Name what would break a file or pipe later: the reader takes infinite numbers and nesting too deep for pickle."""
+    """Name a value that would break a file or pipe later: infinite numbers, and nesting too deep for pickle."""
     level = [value]
-    for _ in range(MAX_DEPTH + 1):  # the last one for what stands in the innermost brackets
+    for _ in range(MAX_DEPTH + 1):  # the last one for the innermost brackets
         if any(isinstance(node, float) and math.isinf(node) for node in level):
             return "a number is too large"
         nodes = [node for node in level if isinstance(node, dict | list)]
@@ -186,7 +186,7 @@ def unfit(value: Any) -> str | None:
 
 
 def problem(text: str, limit: int = 80) -> str:
-    """Explain why a text is no JSON, in the words of Python's reader, which models and people know better."""
+    """Explain why a text is not JSON, in the words of Python's reader, which models and people know better."""
 
     def refuse(name: str) -> None:
         raise ValueError(f"{name} is not a JSON number")

@@ -1,4 +1,4 @@
-r"""Programs in what a policy wrote: `<code>` blocks as in ReTool (arXiv:2504.11536), ```python fences, or tool calls.
+r"""Programs in a policy's text: `<code>` blocks as in ReTool (arXiv:2504.11536), ```python fences, or tool calls.
 
     First I list the divisors.
     <code>
@@ -76,7 +76,7 @@ class CodeParser:
         return [ToolCall(self.tool, {self.argument: code})]
 
     def missing_end(self, text: str) -> str:
-        """Return what has to be added to a turn to close its last block; "" where nothing has to."""
+        """Return the text that closes the last block of a turn; "" for a closed one."""
         return _CLOSE if not _calls(text) and _left_open(text) else ""
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
@@ -114,7 +114,7 @@ class BlockParser(CodeParser):
 
 
 def unfenced(code: str) -> str:
-    """Return the program in what a tool call holds: of fences the last one, as inside of `<code>`.
+    """Return the program in a tool call: of fences the last one, as inside of `<code>`.
 
     A program that quotes a fence in a text of several lines stays as it is.
     """
@@ -150,5 +150,5 @@ def _program(text: str) -> str | None:
     code = code.rstrip().strip("\n")
     if opened:
         return code
-    # The program may print a box itself, and stand in a list, all of it indented.
+    # The program may print a box itself, and be in a list, all of it indented.
     return None if "\\boxed" in "".join(after) else textwrap.dedent(code)

@@ -1,7 +1,7 @@
 """The families of tool-call languages that are known, in the order in which a probe tries them.
 
 A chat template that renders calls by itself shows which family its model speaks: render a call with it, and the first
-family here that reads exactly that call is the one (`family_of`). More specific forms stand before more general ones:
+family here that reads exactly that call is the one (`family_of`). More specific forms come before more general ones:
 marks of a family's own, then marks that several families share, then calls without any mark.
 """
 
@@ -451,7 +451,7 @@ def families_of(turn: str, calls: Sequence[ToolCall], tools: Sequence[ToolSchema
 
     Args:
         turn: an assistant's turn as a chat template rendered it, with the end tokens or without.
-        calls: what it was rendered from; names and arguments count, and an id that the template was given.
+        calls: the rendered calls; names and arguments count, and an id that the template was given.
         tools: schemas, by which families without types read values.
     """
     found = []

@@ -3,7 +3,7 @@
     <|channel|>analysis<|message|>I have to add.<|end|>
     <|start|>assistant<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a": 1}<|call|>
 
-The recipient stands before or behind the channel. Messages on the analysis channel are thoughts; one there that is
+The recipient comes before or after the channel. Messages on the analysis channel are thoughts; one there that is
 addressed to a function does not run. The end `<|call|>` is an end-of-turn token, so that it may be missing.
 """
 

@@ -3,7 +3,7 @@
 [TOOL_CALLS]add[ARGS]{"a": 1}                                                      Mistral
 <｜tool▁call▁begin｜>add<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜>                       DeepSeek V3.1
 <|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|>   Kimi K2
-<|start_function_call>call:add{a:1,b:<escape>x<escape>}<end_function_call>         Gemma, in literals of its own
+<|start_function_call>call:add{a:1,b:<escape>x<escape>}<end_function_call>         Gemma, in its own literals
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class HeadedCalls(NativeParser):
         family: its name in the table of families.
         head: how a call begins, with {name} and, in families that have one, {id}.
         tail: how it ends; it may be missing where the arguments are whole.
-        marks: what opens calls.
-        first: written in front of all calls of a turn, `last` behind them.
+        marks: the openings of calls.
+        first: written in front of all calls of a turn, `last` after them.
         fence: whether the arguments are written as a block ```json.
         pattern: how a call begins, for reading, where that is more than `head`; with groups `name` and `id`.
         between: written between calls.
@@ -135,12 +135,12 @@ class FunctionaryCalls(HeadedCalls):
 
 
 class GemmaCalls(HeadedCalls):
-    """`call:NAME{key:value,...}` between marks, strings in marks of their own: Gemma 4, functiongemma.
+    """`call:NAME{key:value,...}` between marks, strings in special marks: Gemma 4, functiongemma.
 
     Args:
         family: its name in the table of families.
         opening: the mark in front of `call:`.
-        closing: the mark behind the arguments.
+        closing: the mark after the arguments.
         quote: the mark around strings.
     """
 

@@ -40,15 +40,15 @@ class JsonCalls(NativeParser):
     Args:
         family: its name in the table of families.
         opening: the mark in front of the JSON, or several; the first one is written.
-        closing: the mark behind it; "" where the end of the JSON is the end of the call.
+        closing: the mark after it; "" where the end of the JSON is the end of the call.
         keys: the words for name and arguments.
-        lists: whether one list holds all calls of a turn; else each object has marks of its own.
+        lists: whether one list holds all calls of a turn; else each object has its own marks.
         closed: whether a call without its closing mark is cut off.
-        space: what is written between marks and JSON.
-        brackets: what is written around the objects of a list.
+        space: the text between marks and JSON.
+        brackets: the marks around the objects of a list.
         ids: a form of ids with {number}, in families whose calls have one.
         python: whether arguments may be written as Python prints them, which some templates do.
-        noise: other marks that may stand around calls.
+        noise: other marks that may surround calls.
         end: see `NativeParser`.
     """
 
@@ -233,7 +233,7 @@ class PlainJson(JsonCalls):
 
     Args:
         family: its name in the table of families.
-        tags: marks that may stand in front of it.
+        tags: marks that may come before it.
         noise: other marks around calls.
         separator: between several objects.
     """
@@ -254,7 +254,7 @@ class PlainJson(JsonCalls):
         marks = "".join(f"{re.escape(tag)}|" for tag in tags)
         # A list without its first brace, or its own bracket, has lost a character.
         bracket = r"\[(?=\s*(?:\{|\"|\Z))|\{(?=\s*\")" if lists else r"\{"
-        # Behind a bracket alone: a call that was cut off.
+        # After a bracket alone: a call that was cut off.
         self._begin = re.compile(rf"(?P<tag>{marks}(?:^|(?<=\|>))(?={bracket})[ \t]*)", re.MULTILINE)
         self._brackets = ("[", "{") if lists else ("{",)
         words = {self.keys.name, self.keys.arguments, *self.keys.also, "name", "arguments", "parameters", "function"}
@@ -299,7 +299,7 @@ class PlainJson(JsonCalls):
         return any(isinstance(one, dict) and any(word in one for word in self._words) for one in values)
 
     def _means_a_call(self, text: str) -> bool:
-        """Whether a text that is no JSON has words of a call, or is cut off before it could."""
+        """Whether a text that is not JSON has words of a call, or is cut off before it could."""
         if any(f'{word}"' in text or f'"{word}' in text for word in self._words):
             return True
         begun = "".join(text.split())
@@ -335,7 +335,7 @@ class OpenAICalls(JsonCalls):
 
 
 def _skip(text: str, start: int) -> int:
-    """Return the index behind white space, commas, semicolons and marks of a code block."""
+    """Return the index after white space, commas, semicolons and marks of a code block."""
     match = _BETWEEN.match(text, start)
     return match.end() if match else start
 

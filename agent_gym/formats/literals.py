@@ -1,4 +1,4 @@
-"""Literals as models write them in calls: Python's and JSON's words, strings in quotes or in marks of their own.
+"""Literals as models write them in calls: Python's and JSON's words, strings in quotes or in special marks.
 
     "a", 'b', 5, -1.5e3, True, true, None, null, [1, 2], (1, 2), {"a": 1}, {a: <escape>b<escape>}
 
@@ -28,13 +28,13 @@ class Literals:
     """A reader of literals.
 
     Args:
-        marks: what opens and closes strings, apart from quotes: `<escape>` or `<|"|>` in Gemma's calls.
-        bare_keys: whether keys of objects may stand without quotes, up to the colon.
+        marks: the delimiters of strings, apart from quotes: `<escape>` or `<|"|>` in Gemma's calls.
+        bare_keys: whether keys of objects may have no quotes, up to the colon.
     """
 
     def __init__(self, marks: Sequence[str] = (), *, bare_keys: bool = False) -> None:
         self.marks, self.bare_keys = tuple(marks), bare_keys
-        # A mark in a string is its end if it stands where a string can end, or begin a key.
+        # A mark in a string is its end if it is where a string can end, or begin a key.
         self._ends = {mark: re.compile(rf"{re.escape(mark)}(?=\s*(?:[,:}}\]]|\Z))") for mark in marks}
 
     def read(self, text: str, start: int, depth: int = 0) -> tuple[Any, int]:
@@ -93,7 +93,7 @@ class Literals:
         return (pairs if opening == "{" else items), place + 1
 
     def key(self, text: str, start: int, depth: int = 0) -> tuple[str, int]:
-        """Return the key at an index, and the index behind its colon."""
+        """Return the key at an index, and the index after its colon."""
         strings = text[start : start + 1] in _STRINGS or any(text.startswith(mark, start) for mark in self.marks)
         colon = text.find(":", start)
         if strings or not self.bare_keys:

@@ -46,8 +46,8 @@ class NativeParser:
 
     Args:
         family: its name in the table.
-        marks: what opens calls: a turn that holds one of them calls something.
-        noise: other marks around calls, which are no content.
+        marks: the openings of calls: a turn that holds one of them calls something.
+        noise: other marks around calls, which are not content.
         end: a mark that closes a turn with calls and is an end-of-turn token of the model, so that it may be missing.
     """
 
@@ -78,7 +78,7 @@ class NativeParser:
 
         Args:
             text: the turn as it was sampled, with special tokens shown.
-            prefill: what the generation prompt has put into the policy's mouth, `<think>` for example.
+            prefill: the beginning of the turn in the generation prompt, `<think>` for example.
         """
         rest, thought, found = self._read(text, prefill)
         return Turn(self._content(rest, found), [one.call for one in found], thought)
@@ -141,7 +141,7 @@ class NativeParser:
         """Return the test that tells whether the mark of a thought at an index is text of a call.
 
         It is, inside of a whole call. It is, too, inside of a broken one that opens the turn, or in an argument of a
-        broken one, if no whole call follows: behind a draft that the end of the thought has cut off the call follows
+        broken one, if no whole call follows: after a draft that the end of the thought has cut off the call follows
         that was meant.
         """
         found: list[Found] | None = None

@@ -29,11 +29,11 @@ class PythonicCalls(NativeParser):
     Args:
         family: its name in the table of families.
         opening: the mark in front of the calls; "" for a list alone.
-        closing: the mark behind them.
+        closing: the mark after them.
         brackets: whether the calls are written in a list.
-        separator: what is written between calls.
-        bare: whether strings may stand without quotes, as one template writes them.
-        tags: marks that may stand in front of a list alone.
+        separator: the text between calls.
+        bare: whether strings may have no quotes, as one template writes them.
+        tags: marks that may come before a list alone.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class PythonicCalls(NativeParser):
         super().__init__(family, marks, (self._closing, *tags) if closing else tags)
         self.opening, self.closing, self.brackets, self.separator = opening, closing, brackets, separator
         self.bare = bare
-        # Behind a bracket alone, or a name without its parenthesis: a call that was cut off or lost a character.
+        # After a bracket alone, or a name without its parenthesis: a call that was cut off or lost a character.
         call = rf"\s*(?:(?!\d){_NAME}(?:\s*[(=)]|\Z)|\Z)"
         before = "".join(f"{re.escape(tag)}|" for tag in tags)
         alone = rf"(?:{before}(?:^|(?<=\|>)))\[(?={call})|\A\s*(?!\d){_NAME}\(\w+=(?=[^\n]*\)\]\s*\Z)"
@@ -68,7 +68,7 @@ class PythonicCalls(NativeParser):
             position = max(found[-1].stop, opened.end())
 
     def _block(self, text: str, start: int, place: int) -> list[Found]:
-        """Read the calls of one block, at least one; each takes what stands in front of it along."""
+        """Read the calls of one block, at least one; each takes the text before it along."""
         found: list[Found] = []
         closing = self._closing
         place = _separators(text, place)

@@ -1,8 +1,9 @@
 """RAGEN's format (arXiv:2504.20073, arXiv:2604.06268): `<think>...</think><answer>search[red dress]</answer>`.
 
-The rules are those of `ctx_manager.py` and `es_manager.py` of RAGEN-2, with its full context, one action per turn, and
-tasks that pay nothing before their end. Each turn is answered by a message that has the reward of the turn, the state,
-and how many actions are left. A turn without the form, or with an empty answer, does nothing and costs no action.
+The rules are the ones of `ctx_manager.py` and `es_manager.py` of RAGEN-2, with its full context, one action per turn,
+and tasks that pay nothing before their end. Each turn is answered by a message that has the reward of the turn, the
+state, and how many actions are left. A turn without the form, or with an empty answer, does nothing and costs no
+action.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 
 PERSONA = "You're a helpful assistant. "
 PENALTY = 0.1
-"""What a turn without an action costs."""
+"""The penalty of a turn without an action."""
 _SEPARATOR = "||"
 _TAGS = ("<think>", "</think>", "<answer>", "</answer>", "<|im_start|>", "<|im_end|>")
 _ANSWER = re.compile(r"</think>\s*<answer>")
@@ -41,11 +42,11 @@ def acts(turn: str) -> bool:
 
 
 def message(turns: Sequence[str], state: str, *, actions: int, words: int) -> str:
-    """Return what a policy reads after these turns of its own, none of which ended the task.
+    """Return the policy's prompt after these turns, none of which ended the task.
 
     Args:
         turns: whole texts.
-        state: what the task shows now.
+        state: the task's present view.
         actions: how many an episode has.
         words: how long RAGEN says that a turn may be; nothing counts them.
     """

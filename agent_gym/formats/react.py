@@ -6,13 +6,13 @@
 
 The paper has no rules for other text of a model, so these are ours:
 
-- An action stands at the beginning of a line, after `Action:` or `Action 3:` or, if its name is known, without it
+- An action is at the beginning of a line, after `Action:` or `Action 3:` or, if its name is known, without it
   (`click[Buy Now]`). Case does not matter. All actions of a turn are run, in their order, up to the first `Finish`.
 - Its argument ends at the bracket that closes it, so that it may hold brackets in pairs; where they are not in pairs,
   at the last closing bracket of the line.
-- The world writes the observations: a turn ends at `Observation:`, the stop string, and what follows one is not read.
-- `Finish[answer]` calls nothing: a turn that only finishes is the answer. Base models go on behind it with a question
-  and actions of their own, as in the examples of their prompt; these are no actions.
+- The world writes the observations: a turn ends at `Observation:`, the stop string, and text after one is not read.
+- `Finish[answer]` calls nothing: a turn that only finishes is the answer. Base models continue after it with a question
+  and actions as in the examples of their prompt; these are not actions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BRACKET = re.compile(r"[\[\]]")
 
 
 class Action(NamedTuple):
-    """One action and where it stands; `error` says why it cannot run."""
+    """One action and its place; `error` says why it cannot run."""
 
     start: int
     stop: int
@@ -82,7 +82,8 @@ class ReActParser:
     def tagged(self, text: str) -> str:
         """Return a turn with tags in place of ReAct's words, for rewards that look for tags.
 
-        A thought becomes `<think>`, the answer `<answer>`, another action `<tool_call>`; what is not read is left out.
+        A thought becomes `<think>`, the answer `<answer>`, another action `<tool_call>`; text that is not read is left
+        out.
         """
         text = _own(text)
         pieces, end = [], 0
@@ -129,7 +130,7 @@ class ReActParser:
 
 
 def _own(text: str) -> str:
-    """Return what the policy wrote for itself: everything before the first observation."""
+    """Return the policy's own text: everything before the first observation."""
     return _OBSERVATION.split(text, maxsplit=1)[0]
 
 
@@ -147,6 +148,6 @@ def _closing(text: str, start: int, stop: int) -> int | None:
 
 
 def _thoughts(text: str) -> list[str]:
-    """Tag the thoughts of a text that holds no action; what stands before the first of them stays as it is."""
+    """Tag the thoughts of a text that holds no action; text before the first of them stays as it is."""
     before, *thoughts = _THOUGHT.split(text)
     return [before.strip(), *(f"<think>{thought.strip()}</think>" for thought in thoughts)]

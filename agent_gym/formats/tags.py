@@ -1,9 +1,9 @@
-"""Tool calls as plain tags, the format of Search-R1 and its like, and what verl-agent makes of such a turn.
+"""Tool calls as plain tags, the format of Search-R1 and its like, and verl-agent's reading of such a turn.
 
 verl-agent (GiGPO, arXiv:2505.10978) writes `<think>...</think><action>go to desk 1</action>`, with a prompt each turn.
-The rules of `action_of`, `is_well_formed` and `past` are those of its `projection.py` and `env_manager.py` for ALFWorld
-and WebShop. A turn always acts: without tags its last characters are the action. Whether it was well-formed is asked
-apart, for a penalty.
+The rules of `action_of`, `is_well_formed` and `past` are the ones of its `projection.py` and `env_manager.py` for
+ALFWorld and WebShop. A turn always acts: without tags its last characters are the action. Whether it was well-formed is
+asked apart, for a penalty.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TagParser:
 
     Args:
         arguments: tool name (= tag name) to the name of its single argument.
-        stop: what ends a turn; None for the closing tags.
+        stop: the strings that end a turn; None for the closing tags.
     """
 
     in_templates = False
@@ -68,7 +68,7 @@ def is_well_formed(turn: str) -> bool:
 
 
 def past(steps: Steps) -> dict[str, str]:
-    """Return what a prompt says of the steps so far, by the names in its template."""
+    """Return a prompt's texts about the steps so far, by the names in its template."""
     first = max(0, len(steps) - _HISTORY)
     recent = [
         f"[Observation {n}: '{observation}', Action {n}: '{action}']"

@@ -93,7 +93,7 @@ def split_thought(text: str, prefill: str = "", is_text: Callable[[int], bool] |
 
 
 def plain_rest(text: str) -> str | None:
-    """Return what follows the one thought that a turn begins with, quickly; None for a turn of another form."""
+    """Return the text after the one thought that a turn begins with, quickly; None for a turn of another form."""
     if not text.lstrip().startswith("<think>"):
         return text if not has_marks(text) else None
     _, closing, rest = text.partition("</think>")
@@ -101,7 +101,7 @@ def plain_rest(text: str) -> str | None:
 
 
 def after_thought(text: str) -> str:
-    """Return the text behind the last closed thought of a turn: the whole turn if it has none."""
+    """Return the text after the last closed thought of a turn: the whole turn if it has none."""
     if not has_marks(text):
         return text
     ends = [match.end() for match in _MARK.finditer(text) if match[0] in _OPENING and match[0] != "<channel|>"]

@@ -1,7 +1,7 @@
 """Values without types, as XML forms write them, read by the JSON schema of the tool.
 
-`<parameter=count>5</parameter>` is 5 for an integer and "5" for a string. Without a schema JSON decides, and what is no
-JSON is a string; so does TRL. The types in a schema: "type" (one or several), "anyOf", "oneOf", "allOf", "enum",
+`<parameter=count>5</parameter>` is 5 for an integer and "5" for a string. Without a schema JSON decides, and text that
+is not JSON is a string; so does TRL. The types in a schema: "type" (one or several), "anyOf", "oneOf", "allOf", "enum",
 "const", and "$ref" into the schema itself.
 """
 
@@ -28,7 +28,7 @@ def read_value(text: str, schema: Mapping[str, Any] | None, root: Mapping[str, A
         root: the schema that "$ref" points into.
 
     Returns:
-        The value, or the text itself where no other allowed type fits: the tool then says what is wrong with it.
+        The value, or the text itself where no other allowed type fits: the tool then names the fault.
     """
     if _ESCAPED.fullmatch(text):
         try:

@@ -40,12 +40,12 @@ class Tags:
     call_end: str
     key: str
     value_end: str
-    before: str = ""  # written in front of each call, and `after` behind it
+    before: str = ""  # written in front of each call, and `after` after it
     after: str = ""
-    first: str = ""  # written in front of all calls of a turn, and `last` behind them
+    first: str = ""  # written in front of all calls of a turn, and `last` after them
     last: str = ""
-    line: str = ""  # written behind `call` and each argument
-    pad: str = ""  # written around a value; one on each side is no part of it
+    line: str = ""  # written after `call` and each argument
+    pad: str = ""  # written around a value; one on each side is not a part of it
     text_type: str = ""  # the `{type}` of strings; "" for families without types
     other_type: str = ""
     cdata: bool = False  # whether values may be wrapped in <![CDATA[...]]>
@@ -109,7 +109,7 @@ class XmlCalls(NativeParser):
         return sum(1 if mark["end"] is None else -1 for mark in self._either.finditer(text)) > 0
 
     def _in_pairs(self, text: str) -> bool:
-        """Whether tags in a value are in pairs; else they could pair with those of other arguments."""
+        """Whether tags in a value are in pairs; else they could pair with tags of other arguments."""
         depth = 0
         for mark in self._either.finditer(text):
             depth += 1 if mark["end"] is None else -1

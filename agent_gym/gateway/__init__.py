@@ -29,7 +29,7 @@ if "AgentR1/Agent-v0" not in gymnasium.registry:
     )
 
 Rows = Sequence[Mapping[str, Any]]
-_OBJECTS: dict[str, Any] = {}  # what has no other name than `object:NUMBER`, in this process only
+_OBJECTS: dict[str, Any] = {}  # objects under the name `object:NUMBER`, in this process only
 _numbers = itertools.count(1)
 
 
@@ -83,7 +83,7 @@ def place_of(thing: Any) -> str:
 
 
 def thing_at(place: str) -> Any:
-    """Find what a name stands for; `ConfigError` if there is no such thing."""
+    """Find the object of a name; `ConfigError` for an unknown name."""
     if place in _OBJECTS:
         return _OBJECTS[place]
     module, colon, name = place.partition(":")

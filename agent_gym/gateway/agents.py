@@ -1,7 +1,7 @@
-"""How an agent runs: a function in a thread of this process, or a program in a process of its own.
+"""How an agent runs: a function in a thread of this process, or a program in a separate process.
 
-Both get the base URL and the key of their episode and report their end to its session. A function that is async has
-an event loop of its own, so that one which blocks holds up no other.
+Both get the base URL and the key of their episode and report their end to its session. A function that is async has a
+separate event loop, so that one which blocks holds up no other.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _TAIL = 1 << 16  # bytes of a program's output that are kept
 _PASSED = re.compile(
     "PATH|HOME|LANG|LANGUAGE|LC_[A-Z]+|TZ|TMPDIR|TERM|USER|LOGNAME|SHELL|VIRTUAL_ENV|PYTHONPATH|LD_LIBRARY_PATH"
 )
-"""The variables of this process that a program gets. It runs what the policy writes, which must not find keys there."""
+"""The variables of this process that a program gets. It runs the policy's code, which must not find keys there."""
 
 
 class Output(NamedTuple):
     """The result of a program."""
 
-    text: str  # what it printed, the end of it if that is long
+    text: str  # its output, the end of it if that is long
     folder: Path  # in which it ran; it is removed when the reward is known
 
 
@@ -90,12 +90,12 @@ class FunctionAgent:
 
 
 class ProgramAgent:
-    """Runs a command in a folder of its own, with the address and the key in its environment.
+    """Runs a command in a separate folder, with the address and the key in its environment.
 
-    Fields of the task stand in the command as `{name}`, each inside of one word. `{base_url}`, `{api_key}` and
-    `{folder}` are there for programs that want them as flags. Nothing else of the task reaches the program: it runs
-    what the policy writes, which must not find the answer there. Of the variables of this process it gets `PATH`,
-    `HOME` and their like, and those that `passed` names.
+    Fields of the task are written in the command as `{name}`, each inside of one word. `{base_url}`, `{api_key}` and
+    `{folder}` are there for programs that want them as flags. Nothing else of the task reaches the program: it runs the
+    policy's code, which must not find the answer there. Of the variables of this process it gets `PATH`, `HOME` and
+    their like, and the ones that `passed` names.
     """
 
     def __init__(

@@ -82,7 +82,7 @@ def _function(tool: Mapping[str, Any]) -> tuple[Any, Any, Any]:
 
 
 def _messages(role: str, blocks: list[dict[str, Any]]) -> Iterator[Message]:
-    """Answers of tools stand in the user's message; here they are messages of their own, before the user's words."""
+    """Answers of tools are in the user's message; here they are separate messages, before the user's words."""
     for block in blocks:
         check_shape(block, _OF_BLOCK.get(block["type"], {}))
     blocks = [block for block in blocks if block["type"] not in ("thinking", "redacted_thinking")]

@@ -1,6 +1,6 @@
 """OpenAI's chat completions (`POST /v1/chat/completions`), as in openai-python 3.54.
 
-What would change the distribution that the policy samples from is refused or has no effect: a forced tool or a JSON
+A setting that would change the policy's sampling distribution is refused or has no effect: a forced tool or a JSON
 schema would write tokens that the policy did not choose. Of vLLM's extensions there is `return_token_ids`.
 """
 

@@ -1,7 +1,7 @@
 """`AgentEnv`: an agent that one did not write, as an environment whose situation is the agent's next request.
 
     reset   starts the agent on the task; its first request is the prompt
-    step    answers the request with what the policy sampled, and waits for the next one, or for the agent's end
+    step    answers the request with the policy's turn, and waits for the next one, or for the agent's end
 
 So rollouts, budgets, failures, evaluation and training need to know nothing of agents. The prompt of each turn is
 rendered from the request, turns of the policy id for id (history.py); the rollout joins it to the row that it extends.
@@ -31,7 +31,7 @@ from agent_gym.transcript import Sampled
 
 
 class Either(HermesParser):
-    """Reads calls in the policy's own form, and those in Hermes' form, as agents write them that act in a world."""
+    """Reads calls in the policy's own form, and calls in Hermes' form, as agents in a world write them."""
 
     def __init__(self, model: NativeParser) -> None:
         super().__init__()
@@ -54,17 +54,15 @@ class Either(HermesParser):
 class AgentEnv(TextEnv):
     """Let an agent solve a task with the policy as its model.
 
-    ## Description
-    The agent is a function or a program that knows a base URL and a key. It decides what the policy sees: prompts,
-    tools, what it keeps of the conversation, how many conversations there are.
+    ## Description The agent is a function or a program that knows a base URL and a key. It decides on the policy's
+    prompts and tools, on the kept part of a conversation, and on the number of conversations.
 
     ## Action
     The answer to a request of the agent. Tool calls are read in the policy's own form where the request offers tools.
 
-    ## Reward
-    `reward` (weight 1): what `reward(task, result, transcript)` returns, where the result is what the agent returned
-    (of a program an `Output`) and the transcript all messages; or the sum of what the `world` paid. From 1 on the task
-    counts as solved.
+    ## Reward `reward` (weight 1): the value of `reward(task, result, transcript)`, where the result is the agent's
+    return value (of a program an `Output`) and the transcript all messages; or the sum of the rewards of the `world`.
+    From 1 on the task counts as solved.
 
     ## Episode end
     `terminated` when the agent ends, `truncated` after `max_turns` requests. With a `world` the episode ends as that
@@ -73,11 +71,11 @@ class AgentEnv(TextEnv):
 
     Args:
         agent: `module:function` of an agent, or the words of a command; None for one that comes by itself to `session`.
-        tasks: a file or folder of rows, see `load_splits`, or what `gateway.place_of` named: rows, or rows by split.
+        tasks: a file or folder of rows, see `load_splits`, or a name of `gateway.place_of`: rows, or rows by split.
         reward: `module:function`; not with a `world`.
         world: id of an environment that gives the tasks and the reward. The agent's task then has its `messages`,
-            `tools`, the `question` and `step`, a function that acts in it and returns what it answers. A text that the
-            agent returns is its last action there.
+            `tools`, the `question` and `step`, a function that acts in it and returns its answer. A text that the agent
+            returns is its last action there.
         world_kwargs: arguments of the world.
         session: the key of the agent that comes by itself; its episode ends when it is silent for `patience_s`.
         agent_env_pass: names of further variables of this process that the program of an agent gets.
@@ -131,7 +129,7 @@ class AgentEnv(TextEnv):
             raise ConfigError("agents have threads or processes of their own: leave env_processes at 0")
         self.leave()
         self._history, self._solved = History(self.parser), False
-        self._paid = self._process = 0.0  # by the world since the last turn: all of it, and what of it judges the way
+        self._paid = self._process = 0.0  # by the world since the last turn: all of it, and the process reward in it
         self._world_over = self._world_cut = False
         self._told: dict[str, float] = {}  # the numbers for the log of the world's last step
         self._session = shared_gateway().open(self._caller)
@@ -167,7 +165,7 @@ class AgentEnv(TextEnv):
         self._exchange.resolve(answer)
         self._talk.append({"role": "assistant", "content": action})
         reply = Reply(messages=[])
-        offered = {one["function"]["name"] for one in asked.tools}  # not those of `reset`: each request has its own
+        offered = {one["function"]["name"] for one in asked.tools}  # not the tools of `reset`: each request has its own
         reply.tool_calls = [
             ToolCall(call.name, json.loads(call.arguments), offered=call.name in offered) for call in answer.calls
         ]
@@ -258,7 +256,7 @@ class AgentEnv(TextEnv):
     def _token_ids(
         self, action: str, text: str, answers: list[Message], observation: str, terminated: bool
     ) -> tuple[Sequence[int], Sequence[int]]:
-        # What follows the turn is not known before the next request, which is a prompt of its own.
+        # What follows the turn is not known before the next request, which is a separate prompt.
         return super()._token_ids(action, text, [], "", True)
 
     def _score(self, ended: Ended) -> float:

@@ -1,4 +1,4 @@
-"""What a client asks and what the policy answers, in one form for all protocols.
+"""Requests of clients and answers of the policy, in one form for all protocols.
 
 A protocol (chat.py, responses.py, anthropic.py) reads the body of a request into `Asked` and writes an `Answer` as a
 whole or as events. `split_turn` reads a sampled turn as clients see it: thoughts, content and tool calls apart.
@@ -20,7 +20,7 @@ from agent_gym.formats.thoughts import after_thought, split_thought
 from agent_gym.untrusted import check_depth, misfit
 
 HERMES = HermesParser()
-"""The wire format of tool calls where there is no chat template that says another."""
+"""The wire format of tool calls where no chat template names another."""
 
 
 class Refused(Exception):
@@ -32,7 +32,7 @@ class Refused(Exception):
 
 
 class Call(NamedTuple):
-    """A tool call; its arguments are a JSON text, its id what the policy or the client wrote."""
+    """A tool call; its arguments are a JSON text, its id the policy's or the client's."""
 
     name: str
     arguments: str
@@ -98,7 +98,7 @@ def split_turn(
     """Read a sampled turn as clients see it: its content, its tool calls, its thoughts.
 
     `prefill` is the end of the prompt, which may have begun a thought. Calls are read where the client offered tools;
-    if one is broken, all of the text behind the thoughts is content, as the policy wrote it. The content ends in front
+    if one is broken, all of the text after the thoughts is content, as the policy wrote it. The content ends in front
     of the first stop string.
     """
     behind = after_thought(text)

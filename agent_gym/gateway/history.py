@@ -24,7 +24,7 @@ class History:
     def __init__(self, parser: NativeParser = HERMES) -> None:
         self._parser = parser  # of the form in which the policy writes calls
         self._calls: dict[str, Call] = {}  # as the policy wrote them, by the id that the client knows
-        # By the conversation before it and by the turn, and by the turn alone: the newest of those that look alike.
+        # By the conversation before it and by the turn, and by the turn alone: the newest of the ones that look alike.
         self._turns: dict[Hashable, Sequence[int]] = {}
         self._answered: set[int] = set()  # the conversations that were answered, with the answer
 
@@ -65,7 +65,7 @@ class History:
         return made
 
     def news(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages behind the longest conversation that was answered; all of them if it is a new one."""
+        """Return the messages after the longest conversation that was answered; all of them if it is a new one."""
         known, before = 0, None
         for number, one in enumerate(messages, 1):
             before = hash((before, _form(one)))
@@ -80,7 +80,7 @@ class History:
 
 
 def _form(message: Message, *, exact: bool = False) -> Hashable:
-    """What a message says, whatever the writing of its calls and, unless `exact`, the spaces at its ends."""
+    """The content of a message, whatever the spelling of its calls and, unless `exact`, the spaces at its ends."""
     calls = [(call.name, json.dumps(_arguments(call), sort_keys=True)) for call in message.get("calls", ())]
     return message["role"], message["content"] if exact else message["content"].strip(), tuple(calls)
 

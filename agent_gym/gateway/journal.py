@@ -1,6 +1,6 @@
 """The turns of live conversations on disk: each is written when it is answered, so that no kill loses one.
 
-A record FILE.jsonl has the folder FILE.jsonl.open beside it, with a file for each live conversation: a record without
+A record FILE.jsonl has the folder FILE.jsonl.open next to it, with a file for each live conversation: a record without
 steps, then a line for each answered turn. The file goes when the episode is in the record. The files of a gateway that
 was killed are folded into its record: at once by a watcher, a small process that outlives the gateway, or by the next
 gateway with the same record. The watcher runs this file as a script, so that it imports nothing of agent_gym.
@@ -44,7 +44,7 @@ class Journal:
         self._lock = locked(self._folder)
         self.recovered = fold(record)
         words = [sys.executable, "-I", __file__, str(record.resolve())]
-        # In a session of its own: what ends the gateway's group must not end it.
+        # In a separate session: a signal to the gateway's group must not end it.
         self._watcher = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
 
     def begin(self, key: str, base: Mapping[str, Any]) -> None:
@@ -65,7 +65,7 @@ class Journal:
         Args:
             key: of the conversation.
             messages: the new ones since the last turn.
-            tools: those that the request offered.
+            tools: the ones that the request offered.
             prompt: (T,) all ids that the policy read; only the new ones are written.
             turn: `text`, `token_ids` (N,), `logprobs` (N,), `cut`.
         """
@@ -214,7 +214,7 @@ def write_all(file: IO[bytes], data: bytes) -> None:
 
 
 def watch(record: Path) -> None:
-    """Wait until the gateway has ended. If it did not say "done", fold what it has left."""
+    """Wait until the gateway has ended. If it did not say "done", fold its remaining files."""
     if sys.stdin.buffer.read() == b"done":
         return
     for _ in range(100):

@@ -53,7 +53,7 @@ def read(body: Mapping[str, Any]) -> Asked:
 
 
 def _add(messages: list[Message], item: Mapping[str, Any]) -> None:
-    """Add an item; the text and the calls of one turn, which are items of their own, are one message."""
+    """Add an item; the text and the calls of one turn, which are separate items, are one message."""
     kind = item.get("type", "message")
     check_shape(item, _OF_KIND.get(kind, {}) if isinstance(kind, str) else {"type": str})
     going_on = bool(messages) and messages[-1]["role"] == "assistant"
@@ -123,7 +123,7 @@ def events(body: Mapping[str, Any], answer: Answer) -> Iterator[str]:
 
 
 def _is_cut(body: Mapping[str, Any], answer: Answer) -> bool:
-    # Codex gives up at an incomplete response. A limit that the client did not set is no reason to lose the episode.
+    # Codex gives up at an incomplete response. A limit that the client did not set must not lose the episode.
     return answer.cut and body.get("max_output_tokens") is not None
 
 

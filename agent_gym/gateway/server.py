@@ -125,7 +125,7 @@ class Session:
     def act(self, action: str) -> str:
         """Let the thread of the environment act in the world when it waits for the agent, and return the answer.
 
-        `EnvFailure` if the episode is over, `TypeError` for an action that is no text.
+        `EnvFailure` if the episode is over, `TypeError` for an action that is not a text.
         """
         made = Act(plain_action(action))
         with self._lock:
@@ -138,7 +138,7 @@ class Session:
         self._inbox.put(ended)
 
     def close(self) -> None:
-        """Refuse what is not answered and what comes later."""
+        """Refuse the unanswered request and all later ones."""
         self._forget()
         with self._lock:
             self._closed = True
@@ -152,7 +152,7 @@ class Session:
 
 
 class Gateway:
-    """The server, in a thread of its own.
+    """The server, in a separate thread.
 
     Args:
         listener: where it listens, from `serve.server.bind`; by default a free port of this machine.
@@ -185,7 +185,7 @@ class Gateway:
 
     @property
     def sessions(self) -> list[Session]:
-        """Those that are open."""
+        """The open sessions."""
         return [*self._sessions.values()]
 
     def close(self) -> None:
@@ -243,7 +243,7 @@ async def _send(request: Request, exchange: Exchange, events: Iterator[str]) -> 
     """Send events; the answer is delivered when the last of them is sent to a client that is still there."""
     for event in events:
         yield event
-        if await request.is_disconnected():  # what is sent then is lost without an error
+        if await request.is_disconnected():  # data sent then is lost without an error
             return
     exchange.delivered = True
 

@@ -3,8 +3,9 @@
 This is written by hand because no library does it: bubblewrap and nsjail need namespaces, which Docker's default
 profile and restricted pods refuse, and take 15 to 90 ms where a fork takes 7 to 9; a container takes hundreds.
 
-The threat is a program that a policy was rewarded for. What holds it is Linux (agent_gym/sandbox/inside). Not held:
-faults of the kernel in the calls that are allowed, what timing shows, and the names of files. docs/sandbox.md has more.
+The threat is a program that a policy was rewarded for. It is confined by Linux (agent_gym/sandbox/inside). Not held:
+faults of the kernel in the calls that are allowed, timing side channels, and the names of files. docs/sandbox.md has
+more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a sandbox is, local or remote: programs in, what they printed and how they ended out."""
+"""The interface of sandboxes, local or remote: programs in, outputs and exit codes out."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ Status = Literal["ok", "error", "cpu_limit", "wall_limit", "memory_limit", "outp
 
 CUT = "\n[output cut here]\n"
 
-# What could move a terminal's cursor or end a string of C: all control characters but tab, newline and return.
+# Characters that could move a terminal's cursor or end a string of C: all control characters but tab, newline and
+# return.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 # The last line of a traceback, for Python's own and numpy's ("numpy._core._exceptions._ArrayMemoryError: Unable to").
 _OUT_OF_MEMORY = re.compile(r"[\w.]*MemoryError\b")
 
 
 class SandboxError(EnvFailure):
-    """The sandbox itself failed: that is no verdict on the program."""
+    """The sandbox itself failed: that is not a verdict on the program."""
 
 
 class SandboxUnavailable(ConfigError):
@@ -44,7 +45,7 @@ class SandboxUnavailable(ConfigError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one program may use."""
+    """The limits of one program."""
 
     # CPU time of all its threads, in a session of each call. It alone judges slowness, so that a verdict does not
     # depend on how busy the machine is.
@@ -69,7 +70,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Execution:
-    """What a program did."""
+    """The result of a program."""
 
     # "ok": exit code 0; "error": another one; "killed": a signal ended it (a crash, mostly); or the limit it ran into.
     status: Status

@@ -24,9 +24,9 @@ _MOST_SERVERS = 8
 _ATTEMPTS = 3
 
 PROPERTIES = tuple("fs_read fs_write network signals processes environment syscalls memory output cpu".split())
-"""What a sandbox enforces: no reading of files outside the standard library and the packages, no change of any file, no
-network, no signal to another process, no other process, nothing of another process's environment, no system call that
-is not on the list, and the limits."""
+"""The rules that a sandbox enforces: no reading of files outside the standard library and the packages, no change of
+any file, no network, no signal to another process, no other process, nothing of another process's environment, no
+system call that is not on the list, and the limits."""
 
 # Each attempt must be refused by the system. Any other error is a mistake of the test, and counts as not enforced.
 _PROGRAM = """
@@ -73,16 +73,16 @@ print(json.dumps(results))
 class LocalSandbox(ForkServers):
     """Runs programs in processes that may compute, print, and nothing else. Safe to call from several threads.
 
-    A fork server, started once, has numpy and sympy imported; each program runs in a fork of it, behind Landlock, a
-    list of allowed system calls, the limits of the kernel, and namespaces where the system lets users make them. The
-    constructor has a program try what it must not be able to do, and refuses where something succeeds.
+    A fork server, started once, has numpy and sympy imported; each program runs in a fork of it, under Landlock, a list
+    of allowed system calls, the limits of the kernel, and namespaces where the system lets users make them. The
+    constructor has a program try forbidden actions, and refuses where something succeeds.
 
     A copy is the sandbox itself. So is a pickle, in a process that has a sandbox with the same settings; elsewhere it
-    makes one. A forked process starts fork servers of its own. They end when nothing refers to the sandbox any more.
+    makes one. A forked process starts its own fork servers. They end when nothing refers to the sandbox any more.
 
-    Programs can import the packages, with what these import; others are not there for them. All are imported once, in
-    this order. Those that fail are in `report["missing_packages"]`. By default there is a fork server per core, at most
-    8 `servers`, and for each core two `slots` for programs that run at the same time; others wait, and their clocks do
+    Programs can import the packages, with their imports; others do not exist for them. All are imported once, in this
+    order. Failed imports are in `report["missing_packages"]`. By default there is a fork server per core, at most 8
+    `servers`, and for each core two `slots` for programs that run at the same time; others wait, and their clocks do
     not run. Namespaces are used where possible. `waive` names `PROPERTIES` that may go unenforced.
 
     Raises:
@@ -119,7 +119,7 @@ class LocalSandbox(ForkServers):
         self._settings |= {"slots": self.slots, "namespaces": namespaces, "waive": self.waive}
         self._setup = make_setup(packages, namespaces)
         self._without_namespaces = ""
-        self.report: Mapping[str, Any] = {}  # what is enforced, and by what
+        self.report: Mapping[str, Any] = {}  # the enforced limits, and their means
         super().__init__()
         _made.add(self)
         try:
@@ -131,8 +131,8 @@ class LocalSandbox(ForkServers):
     def run(self, code: str, *, seed: int = 0, stdin: str = "", limits: Limits | None = None) -> Execution:
         """Run a program with nothing of earlier ones; whatever is wrong with it is a matter of the result.
 
-        The seed is for `random` and `numpy.random`. By default there is no input, so that `input()` raises EOFError,
-        and the limits are those of the sandbox. Raises `SandboxError` if the sandbox failed, and not the program.
+        The seed is for `random` and `numpy.random`. By default the input is empty, so that `input()` raises EOFError,
+        and the limits are the sandbox's. Raises `SandboxError` if the sandbox failed, and not the program.
         """
         limits = limits or self.limits
         with self.slot, closing(Streams(code, stdin)) as files:
@@ -142,7 +142,7 @@ class LocalSandbox(ForkServers):
                     descriptors = [files.source, files.stdin, files.stdout, files.stderr]
                     ended = server.wait(server.start(self.request(seed, limits, session=False), descriptors), limits)
                 except Lost:
-                    # What was lost has no verdict, and nothing outside of the process was touched: try again.
+                    # A lost program has no verdict, and nothing outside of the process was touched: try again.
                     if attempt == _ATTEMPTS:
                         raise
                     files.clear()
@@ -161,14 +161,14 @@ class LocalSandbox(ForkServers):
         return Session(self, seed)
 
     def request(self, seed: int, limits: Limits, session: bool) -> Message:
-        """Make what a fork server reads to start a program, or a session that waits for its first one."""
+        """Make the request that starts a program, or a session that waits for its first one."""
         return {"op": "start", "id": self.next_id(), "seed": seed, "session": session, **asdict(limits)}
 
     def start_server(self) -> ForkServer:
         try:
             server = ForkServer(self._setup)
         except NoNamespaces as refusal:
-            # Landlock and the filter do not need them. Where there is no Landlock either, the self-test refuses.
+            # Landlock and the filter do not need them. Without Landlock, too, the self-test refuses.
             self._without_namespaces = str(refusal)
             self._setup = {**self._setup, "namespaces": False}
             server = ForkServer(self._setup)
@@ -236,7 +236,7 @@ _sharing = threading.Lock()
 def shared_sandbox() -> LocalSandbox:
     """Return the `LocalSandbox` with standard settings that all environments of this process share.
 
-    Fork servers cost memory and slots stand for cores, so that one per environment would be too many.
+    Fork servers cost memory and slots represent cores, so that one per environment would be too many.
     """
     with _sharing:
         return _shared()

@@ -1,4 +1,4 @@
-"""A fork server, seen from the process that uses it, and the files through which it gives programs what they need."""
+"""A fork server, seen from the process that uses it, and the files through which it passes data to programs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Streams:
     """Source (None for a session), input and outputs of one process, until they are closed.
 
     They are files in memory (memfd) of limited size, read when all is over: a pipe would have to be emptied in time,
-    and what was written before a kill is in them.
+    and text written before a kill is in them.
     """
 
     def __init__(self, source: str | bytes | None, stdin: str = "") -> None:
@@ -123,8 +123,8 @@ class ForkServer:
     """One fork server. Safe to call from several threads of the process that made it.
 
     It is a fresh interpreter and no fork of this process: that may hold threads, a GPU, gigabytes, and secrets. If it
-    does not start this raises `SandboxError`; `NoNamespaces`, if it was to have some, and cannot. Its `module` of
-    agent_gym/sandbox/inside says what it runs: "forkserver" or "terminal".
+    does not start this raises `SandboxError`; `NoNamespaces`, if it was to have some, and cannot. Its `module` of The
+    program that it runs, in agent_gym/sandbox/inside: "forkserver" or "terminal".
     """
 
     def __init__(self, setup: Setup, module: str = "forkserver") -> None:
@@ -140,7 +140,7 @@ class ForkServer:
                 with theirs:
                     code = _CODE.format(str(Path(__file__).parent), module, theirs.fileno())
                     self._process = subprocess.Popen(
-                        # -S: what .pth files would run at the start is for the installation, not for programs.
+                        # -S: the code of .pth files is for the installation, not for programs.
                         [sys.executable, "-S", "-s", "-P", "-B", "-c", code],
                         env=_ENVIRONMENT | {name: os.environ[name] for name in _PASSED_ON if name in os.environ},
                         cwd="/",
@@ -215,7 +215,7 @@ class ForkServer:
             self._process.wait()
 
     def forget(self) -> None:
-        """Let go of it in a forked process, whose parent goes on using it."""
+        """Let go of it in a forked process, whose parent keeps using it."""
         self.alive = False
         self._socket.close()
         self._process.returncode = 0  # not our child: nothing to wait for
@@ -252,7 +252,7 @@ class ForkServers(ForkSafe):
     _finalizer: weakref.finalize[..., ForkServers]
 
     def renew(self) -> None:
-        if hasattr(self, "_pool"):  # a forked process, whose parent goes on using its servers
+        if hasattr(self, "_pool"):  # a forked process, whose parent keeps using its servers
             self._finalizer.detach()
             for server in self._pool:
                 server.forget()
@@ -268,7 +268,7 @@ class ForkServers(ForkSafe):
         raise NotImplementedError
 
     def server(self) -> ForkServer:
-        """Return the fork server with the least to do; replace those that have ended."""
+        """Return the fork server with the least to do; replace ended ones."""
         with self._lock:
             self._pool[:] = [server for server in self._pool if server.alive]
             if missing := self.servers - len(self._pool):
@@ -281,7 +281,7 @@ class ForkServers(ForkSafe):
         return next(self._ids)
 
     def close(self) -> None:
-        """End all programs, sessions and fork servers. What runs next starts them again."""
+        """End all programs, sessions and fork servers. The next program starts them again."""
         with self._lock:
             pool = list(self._pool)
             self._pool.clear()
@@ -321,7 +321,7 @@ _INSTALLED = ("site-packages", "dist-packages")  # the second is Debian's
 
 
 def make_setup(packages: Sequence[str], namespaces: bool) -> Setup:
-    """Find what programs may read: the standard library and the requested packages.
+    """Find the paths that programs may read: the standard library and the requested packages.
 
     The fork server adds the folders of the shared libraries that these load. A folder site-packages is hidden: it also
     holds agent_gym with its generators of tasks and answers.

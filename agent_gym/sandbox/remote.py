@@ -1,7 +1,7 @@
-"""Programs that run on another machine, behind a server that speaks SandboxFusion's `/run_code`.
+"""Programs that run on another machine, at a server that speaks SandboxFusion's `/run_code`.
 
-See https://github.com/bytedance/SandboxFusion. `agent-gym serve sandbox` is such a server; it adds a key
-"agent_gym" to its answers, with what that protocol has no place for.
+See https://github.com/bytedance/SandboxFusion. `agent-gym serve sandbox` is such a server; it adds a key "agent_gym" to
+its answers, with the fields that this protocol lacks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SLACK_S = 60.0  # beyond a program's own time, for its turn in the server's que
 class RemoteSandbox(ForkSafe):
     """Asks a server. Safe to call from several threads; connections are kept open.
 
-    The address is "http://host:8080", or has a path other than `/run_code`; `ConfigError` for what is none. The limits
+    The address is "http://host:8080", or has a path other than `/run_code`; `ConfigError` for anything else. The limits
     are sent with each program; the server may have lower ones. Of outputs no more is kept than they allow. Of requests
     `concurrency` run at the same time; others wait here. `retries` are for when a connection cannot be made or the
     server is too busy, see `JsonClient`. A program whose server was lost is run again, twice at most.

@@ -1,4 +1,4 @@
-"""Sessions of a `LocalSandbox`: one process per session, which stands still between two calls."""
+"""Sessions of a `LocalSandbox`: one process per session, which is stopped between two calls."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Session:
     The value of a last expression is printed, as the interactive interpreter does. `sys.exit` ends a call only. After a
     limit, a crash or `os._exit` the session is over: the names are lost, and further calls return the status "killed".
 
-    All calls are one trust domain: what one leaves behind can read a later call and make up its result. So no call may
-    judge what an earlier one of the policy has done.
+    All calls are one trust domain: the remains of one can read a later call and forge its result. So no call may judge
+    an earlier one of the policy.
     """
 
     def __init__(self, sandbox: LocalSandbox, seed: int) -> None:

@@ -1,9 +1,9 @@
-"""Terminals: shells of a policy, each with files of its own, and tests of these files that the policy cannot reach.
+"""Terminals: shells of a policy, each with its own files, and tests of these files that the policy cannot reach.
 
-A session of bash where a command is a tree of processes that ends with its shell. What a session keeps from one command
-to the next are its files, the folder it is in, and its exported variables. agent_gym/sandbox/inside/terminal.py is the
-other side. It needs Linux that lets this process make namespaces: without them nothing would hold a process that
-detaches itself, and Landlock alone, which holds single programs, is not enough.
+A session of bash where a command is a tree of processes that ends with its shell. The state that a session keeps from
+one command to the next are its files, the folder it is in, and its exported variables.
+agent_gym/sandbox/inside/terminal.py is the other side. It needs Linux that lets this process make namespaces: without
+them nothing would hold a process that detaches itself, and Landlock alone, which holds single programs, is not enough.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ for _ in range(200): os.fork() or time.sleep(99)' && echo processes
 
 
 class TerminalUnavailable(SandboxUnavailable):
-    """This machine cannot hold a terminal; the message says why, and what would."""
+    """This machine cannot hold a terminal; the message says why, and the cure."""
 
     def __init__(self, reason: str) -> None:
         self.property = "everything"
@@ -92,7 +92,7 @@ class TerminalUnavailable(SandboxUnavailable):
 
 @dataclass(frozen=True)
 class Files:
-    """What a session or its tests begin with: an archive, made by `pack`."""
+    """The initial files of a session or its tests: an archive, made by `pack`."""
 
     archive: bytes
     folders: tuple[str, ...]  # that a session may write to
@@ -104,13 +104,13 @@ def pack(
     begin: str = "/",
     written: tuple[str, ...] | None = None,
 ) -> Files:
-    """Pack files by their absolute paths, and the folder to begin in. What begins with `#!` can be executed.
+    """Pack files by their absolute paths, and the folder to begin in. A file that begins with `#!` can be executed.
 
     Args:
         files: their contents.
-        folders: those that are there, with files or without.
+        folders: the existing ones, with files or without.
         begin: where the shell begins.
-        written: those that a session may write to, with all in them; None is `folders`.
+        written: the ones that a session may write to, with all in them; None is `folders`.
     """
     packed = io.BytesIO()
     inner = {parent.as_posix() for path in (*files, f"{begin}/x") for parent in Path(path).parents}
@@ -134,7 +134,7 @@ class TerminalSandbox(ForkServers):
     commands per core run at the same time; others wait, and their clocks do not run.
 
     Raises:
-        TerminalUnavailable: if a command could do here what it must not be able to.
+        TerminalUnavailable: if a command could do forbidden actions here.
     """
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ class TerminalSandbox(ForkServers):
             raise TerminalUnavailable(f"no namespaces can be made ({refusal})") from refusal
 
     def _verify(self) -> None:
-        """Have a command try what none may be able to."""
+        """Have a command try forbidden actions."""
         with out_of_bounds() as (canary, port), _Bystander() as bystander:
             names = {"canary": canary, "folder": canary.parent, "port": port}
             names |= {"bystander": bystander.pid, "secret": bystander.secret}
@@ -227,14 +227,14 @@ class Terminal:
         environment: Mapping[str, str] | None = None,
         shown: Collection[str] = (),
     ) -> Execution:
-        """Run `test.sh` of some tests, in a process of its own, and end the session.
+        """Run `test.sh` of some tests, in a separate process, and end the session.
 
-        They are in /tests, which no command could see or write. What they wrote to `/logs/verifier/reward.txt` (or else
+        They are in /tests, which no command could see or write. Their text in `/logs/verifier/reward.txt` (or else
         reward.json) is `stderr` of the result, "" if nothing. /tmp and /run are empty and theirs alone; of the
-        session's those paths that are `shown` are there, as links, and all in /logs/session.
+        session's the paths in `shown` are there, as links, and all in /logs/session.
         """
         self._open(tests, tests=True)
-        # Nothing of the session's decides what their names mean: not its variables, its home, or what is in its folder.
+        # Nothing of the session's influences their names: not its variables, its home, or the content of its folder.
         own = {
             **ENVIRONMENT,
             "HOME": "/logs",
@@ -329,10 +329,10 @@ def _setup() -> Setup:
     setup = make_setup((), True)
     setup["pytest"] = _pytest()
     installed = {os.path.realpath(path) for path in _SYSTEM if os.path.isdir(path)}
-    # Folders of their own, where the system does not link them into /usr.
+    # Separate folders, where the system does not link them into /usr.
     installed |= {path for path in _SYSTEM_LINKS if os.path.isdir(path) and not os.path.islink(path)}
     setup["readable"] = sorted({*setup["readable"], *installed, *setup["pytest"].values()})
-    # What makes the tasks, and their solutions, lies in the same interpreter.
+    # The generator of the tasks, and their solutions, lie in the same interpreter.
     setup["hidden"] = [*setup["hidden"], str(Path(__file__).resolve().parents[1])]
     return setup
 

@@ -1,6 +1,6 @@
-"""What a search engine is: queries in, documents with scores out, many at a time.
+"""The interface of search engines: queries in, documents with scores out, many at a time.
 
-Everything that searches has this one method, so that engines can be put behind each other in any order.
+Everything that searches has this one method, so that engines can be chained in any order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from agent_gym.errors import ConfigError, whole_number
 if TYPE_CHECKING:
     from agent_gym.chat import ChatRenderer
 
-# A policy can write a megabyte into one call. What is longer is cut: tokenizers, caches and requests stay small.
+# A policy can write a megabyte into one call. A longer text is cut: tokenizers, caches and requests stay small.
 MAX_QUERY_CHARACTERS = 16_384
 
 MARK = "..."  # ends a text that was cut
@@ -52,7 +52,7 @@ class Retriever(Protocol):
 
         Raises:
             ConfigError: for k below 1.
-            EnvFailure: if the machinery behind it breaks.
+            EnvFailure: if its machinery breaks.
         """
         ...
 
@@ -72,8 +72,8 @@ class ForkSafe:
     """A base: a deep copy is the thing itself, and forks and pickles get fresh locks.
 
     `gym.make` deep-copies its arguments, and vector environments fork or pickle them: an index of gigabytes must not be
-    copied for each environment, and a lock that another thread held during a fork is never released in the child. What
-    `renew` sets (locks, connections) belongs to this process alone.
+    copied for each environment, and a lock that another thread held during a fork is never released in the child. The
+    state that `renew` sets (locks, connections) belongs to this process alone.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class ForkSafe:
         _alive.add(self)
 
     def renew(self) -> None:
-        """Set what belongs to this process alone; called once, and again in a process that got a copy."""
+        """Set the state of this process alone; called once, and again in a process that got a copy."""
 
     def __copy__(self) -> Self:
         return self
@@ -111,7 +111,10 @@ os.register_at_fork(after_in_child=_renew_all)
 
 
 class TokenLimit:
-    """Cuts texts to what a policy reads, in tokens of its renderer; without one a token counts as four bytes."""
+    """Cuts texts to the length that a policy reads, in tokens of its renderer.
+
+    Without one a token counts as four bytes.
+    """
 
     def __init__(self, renderer: ChatRenderer | None) -> None:
         self._renderer = renderer

@@ -109,7 +109,7 @@ class BM25Retriever(ForkSafe):
 def best(scores: np.ndarray, k: int) -> list[int]:
     """Return the positions of the k highest of (documents,) scores above 0, highest first, equal ones by position."""
     # Sorting a million numbers for five is slow. The k highest of the maxima of groups are k of the numbers, so that
-    # what is below the lowest of these is out, and little is left to sort.
+    # documents below the lowest of these are out, and few are left to sort.
     groups = len(scores) // 64
     floor = 0.0
     if groups > k:

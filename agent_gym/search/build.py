@@ -1,6 +1,6 @@
 """Build the index of a corpus: encode, train, add, and write the manifest last.
 
-Encoding takes hours, and goes on where it stopped: its vectors are kept on disk (`VectorShards`). The manifest names
+Encoding takes hours, and is resumed where it stopped: its vectors are kept on disk (`VectorShards`). The manifest names
 the corpus, the encoder (`Origin`) and the bytes of an index, and all is compared when it is opened, since an index of
 another corpus or encoder would answer with the wrong documents and no error.
 """
@@ -41,12 +41,13 @@ def build_index(
     threads: int = 1,
     progress: bool = False,
 ) -> Manifest:
-    """Build an index, or go on building it. Where there is one already, this returns at once.
+    """Build an index, or resume building it. Where a whole one exists, this returns at once.
 
-    After a kill at any moment the same call goes on and ends with the same bytes. The vectors stay in the folder
+    After a kill at any moment the same call resumes and ends with the same bytes. The vectors stay in the folder
     `vectors`, for another kind; it may be deleted. `agent_gym.search.index` has the kinds; `device`, where the index
-    will be searched, decides what "auto" is. `shard_size` is documents per file of vectors, which a kill loses at most.
-    With more than one of the `threads`, which train and add, HNSW graphs are as good but differ from build to build.
+    will be searched, decides the kind for "auto". `shard_size` is documents per file of vectors, which a kill loses at
+    most. With more than one of the `threads`, which train and add, HNSW graphs are as good but differ from build to
+    build.
 
     Raises:
         ConfigError: for an empty corpus, a kind that cannot be made of it, or a folder of another corpus, encoder or
@@ -124,7 +125,7 @@ class VectorShards:
         return range(shard * self.shard_size, min((shard + 1) * self.shard_size, self.origin.count))
 
     def missing(self) -> list[int]:
-        """Verify what is there; return the numbers of the files that still have to be made."""
+        """Verify the existing files; return the numbers of the files that still have to be made."""
         self._paths: dict[int, Path] = {}
         for path in sorted(self.folder.glob("*.npy")):
             number, _, checksum = path.stem.partition("-")
@@ -162,14 +163,14 @@ class Origin:
     corpus: str  # its checksum
     count: int
     encoder: EncoderSpec
-    probe: list[float]  # what the encoder makes of two fixed texts
+    probe: list[float]  # the encoder's vectors of two fixed texts
 
     @classmethod
     def of(cls, corpus: Sequence[Document], encoder: Encoder) -> Self:
         return cls(corpora.checksum(corpus), len(corpus), encoder.spec, probe(encoder))
 
     def check(self, given: Origin, where: Path) -> None:
-        """Raise `ConfigError` for another corpus or encoder. A model may be moved; what it does may not change."""
+        """Raise `ConfigError` for another corpus or encoder. A model may be moved; its vectors may not change."""
         if (given.corpus, given.count) != (self.corpus, self.count):
             raise ConfigError(
                 f"{where} belongs to a corpus of {self.count:,} documents with the checksum {self.corpus[:12]}, and "
@@ -197,7 +198,7 @@ class _Header:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What an index is: of which kind (`agent_gym.search.index.KINDS`), from where, and the bytes of its file."""
+    """The description of an index: its kind (`agent_gym.search.index.KINDS`), from where, and the bytes of its file."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 

@@ -30,7 +30,7 @@ _OFFSETS = "offsets.npy"
 class Corpus(ForkSafe, Sequence[Document]):
     """Documents in a folder that `Corpus.build` filled; `verify` compares checksums, about a second per gigabyte.
 
-    `ConfigError` if there is no corpus, or its files are not the ones that were written.
+    `ConfigError` if the corpus is missing, or its files are not the ones that were written.
     """
 
     def __init__(self, folder: str | Path, *, verify: bool = True) -> None:

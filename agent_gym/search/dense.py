@@ -20,7 +20,7 @@ from agent_gym.search.build import Manifest, Origin
 from agent_gym.search.encoder import Encoder, Vectors, checked_vectors, make_encoder
 from agent_gym.search.index import EXACT, KINDS, Searcher, read_index
 
-_DIGITS = 6  # what agrees to so many counts as equal: the batch of a query moves the last bits of its scores
+_DIGITS = 6  # scores that agree to so many digits are equal: the batch of a query moves the last bits of its scores
 _EXTRA, _MOST = 8, 1024
 _BLOCK = 65_536  # vectors that are copied to a GPU at a time
 _SCRATCH = 512 * 2**20  # FAISS would take 1.5 GB, which the trainer next to it misses
@@ -32,7 +32,7 @@ class DenseRetriever(ForkSafe):
     A query without a letter or a digit finds nothing. Scores are cosines; equal ones are ordered by the document's
     place in the corpus. Approximate kinds of index do not find everything, but always the same.
 
-    Corpus and encoder are those that the index in `folder` was built with; None loads the encoder by the name in the
+    Corpus and encoder are the ones that the index in `folder` was built with; None loads the encoder by the name in the
     manifest, on the CPU. The device to search on is "cpu", or "cuda" for an exact scan on a GPU (`to_gpu`). `ef` is how
     many vectors a search in an HNSW graph keeps in view, and `nprobe` how many lists one in an IVF index reads; None is
     the default. `verify` compares the checksum of the whole index once, about a second per gigabyte. `ConfigError` if
@@ -87,7 +87,7 @@ class DenseRetriever(ForkSafe):
     def _nearest(self, vectors: Vectors, k: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Scores and positions, best first; equal scores by position.
 
-        An index orders equal scores by accident: where the k-th goes on beyond what it returned, more are requested.
+        An index orders equal scores by accident: where ties with the k-th go beyond its results, more are requested.
         """
         count = self.manifest.origin.count
         k = min(k, count)

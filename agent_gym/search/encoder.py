@@ -1,7 +1,7 @@
 """Encoders: texts in, unit vectors out, so that an inner product measures how well a passage fits a query.
 
-An index keeps what decides its encoder's vectors (`EncoderSpec`) and what that made of two fixed texts (`probe`), since
-vectors of two models, or of two states of one, cannot be compared.
+An index keeps the settings of its encoder (`EncoderSpec`) and the vectors of two fixed texts (`probe`), since vectors
+of two models, or of two states of one, cannot be compared.
 
 bge runs through FlagEmbedding, everything else through sentence-transformers. A model finds passages only as it was
 trained: bge with an instruction before queries and the vector of the first token, e5 with "query: " and "passage: " and
@@ -43,7 +43,7 @@ _PROBE_DOCUMENT = Document("probe", "Lake Constance", "It is a lake on the Rhine
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """What decides the vectors of an encoder."""
+    """The settings that decide the vectors of an encoder."""
 
     name: str  # of the model on the hub, or its folder
     dimension: int  # numbers per vector
@@ -97,8 +97,8 @@ def probes_agree(one: Sequence[float], other: Sequence[float]) -> bool:
     return bool(((first * second).sum(1) >= 0.99).all())
 
 
-# In a forked process FAISS and PyTorch may not use several threads: those of OpenMP do not survive a fork, and its GNU
-# version waits for them forever.
+# In a forked process FAISS and PyTorch may not use several threads: threads of OpenMP do not survive a fork, and its
+# GNU version waits for them forever.
 _forks: list[bool] = []
 os.register_at_fork(after_in_child=lambda: _forks.append(True))
 
@@ -124,7 +124,7 @@ def make_encoder(
     prefixes precede queries and passages; None means the ones of the training. `batch_size` is texts per forward
     pass. `dtype` is "float32", "bfloat16" (a CPU that computes in it is three times as fast), or "auto".
 
-    `ConfigError` if a package is missing, there is no such model, or none can be loaded without a network.
+    `ConfigError` if a package is missing, the model does not exist, or cannot be loaded without a network.
     """
     whole_number("batch_size", batch_size, 1)
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
@@ -197,7 +197,7 @@ class _FlagEncoder(_ModelEncoder):
     """bge: FlagEmbedding's model and pooling.
 
     Its `encode` makes two forward passes over every first batch, and on a CPU turns the weights back to float32: for
-    single batches, which is what queries are, six times the work.
+    single batches, such as queries, six times the work.
     """
 
     def _load(self, name: str, dtype: Any) -> tuple[int, str, int, tuple[str, str]]:
@@ -224,7 +224,7 @@ class _FlagEncoder(_ModelEncoder):
 
 
 class _SentenceEncoder(_ModelEncoder):
-    """Any model of sentence-transformers, with the pooling of its own files.
+    """Any model of sentence-transformers, with the pooling of its files.
 
     `minilm` is all-MiniLM-L6-v2 out of a package. It goes by its name, since its folder differs between installations.
     """

@@ -1,6 +1,6 @@
 r"""Engines by the names that settings and command lines give them, on other machines, and around engines.
 
-A server speaks the protocol of Search-R1's `/retrieve`, as do those of SkyRL, verl and slime:
+A server speaks the protocol of Search-R1's `/retrieve`, as do the servers of SkyRL, verl and slime:
 
     POST /retrieve {"queries": ["...", ...], "topk": 3, "return_scores": true}
     -> {"result": [[{"document": {"id": "7", "contents": "\"title\"\ntext"}, "score": 1.5}, ...], ...]}
@@ -109,9 +109,9 @@ def open_index(name: str | Path, corpus: Sequence[Document], device: str = "cpu"
 class RemoteRetriever(ForkSafe):
     """Asks a server that speaks Search-R1's protocol. Safe to call from several threads; connections are kept open.
 
-    The address is "http://host:8000", or has a path other than `/retrieve`; `ConfigError` for what is none. `timeout_s`
-    is for a connection and for each piece of an answer. `retries` are for a connection that fails and for a server that
-    is too busy, see `JsonClient`.
+    The address is "http://host:8000", or has a path other than `/retrieve`; `ConfigError` for anything else.
+    `timeout_s` is for a connection and for each piece of an answer. `retries` are for a connection that fails and for a
+    server that is too busy, see `JsonClient`.
     """
 
     def __init__(self, url: str, *, timeout_s: float = 30.0, retries: int = RETRIES) -> None:
@@ -145,7 +145,7 @@ class RemoteRetriever(ForkSafe):
 
 
 def response(found: Sequence[Sequence[Hit]], return_scores: bool) -> dict[str, Any]:
-    """Write what was found: of a document the title in quotes on a line of its own, then the text."""
+    """Write the found documents: the title in quotes on a separate line, then the text."""
 
     def written(hit: Hit) -> dict[str, Any]:
         document, title = hit.document, hit.document.title.replace("\n", " ")
@@ -156,7 +156,7 @@ def response(found: Sequence[Sequence[Hit]], return_scores: bool) -> dict[str, A
 
 
 def read_response(data: bytes, count: int) -> list[list[Hit]]:
-    """Read what was found for `count` queries, with scores. Raises ValueError if it is anything else."""
+    """Read the results of `count` queries, with scores. Raises ValueError if it is anything else."""
 
     def read(row: Any) -> Hit:
         document, contents = row["document"], row["document"]["contents"]
@@ -221,7 +221,7 @@ def fuse(rankings: Sequence[Sequence[Hit]], k_constant: float = 60) -> list[Hit]
 class CachedRetriever(ForkSafe):
     """Keeps the results of the searches that were made last. Safe to call from several threads.
 
-    Of a call, only what is not known goes on to the engine, and each query once. `size`, at least 1, is in results of
+    Of a call, only unknown queries are sent to the engine, and each query once. `size`, at least 1, is in results of
     one query and one k, of 4 kilobytes for 5 passages.
     """
 
@@ -239,7 +239,7 @@ class CachedRetriever(ForkSafe):
             known = {query: self._kept[query, k] for query in queries if (query, k) in self._kept}
         missing = [query for query in dict.fromkeys(queries) if query not in known]
         if missing:
-            # Without the lock, or one search would hold up all those whose results are there.
+            # Without the lock, or one search would hold up all callers whose results are known.
             known |= zip(missing, map(tuple, self.retriever.search(missing, k)), strict=True)
         with self._lock:
             for query, hits in known.items():
@@ -304,7 +304,7 @@ class MicroBatcher(ForkSafe):
     def _lead(self, batch: _Batch, k: int) -> None:
         try:
             with self._engine:
-                # Only now: those whose batch has just ended ask again in a moment, and belong into this one. Else two
+                # Only now: callers whose batch has just ended ask again in a moment, and belong into this one. Else two
                 # halves of the callers would wait for each other's searches for ever.
                 batch.closed.wait(self.max_wait_s)
                 with self._lock:

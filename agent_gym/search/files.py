@@ -25,12 +25,12 @@ def sha256_of(path: Path) -> str:
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """Return what a manifest holds about a file: its size in bytes and its checksum."""
+    """Return the manifest's entry of a file: its size in bytes and its checksum."""
     return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
 def check(path: Path, described: Mapping[str, Any], cure: str, *, verify: bool = True) -> None:
-    """Compare a file with what `describe` returned when it was written; without `verify` only its size."""
+    """Compare a file with the result of `describe` when it was written; without `verify` only its size."""
     if not path.is_file():
         raise ConfigError(f"{path} is missing; {cure}")
     size = path.stat().st_size
@@ -50,7 +50,7 @@ def flush(path: Path) -> None:
 
 
 def replace(source: Path, target: Path) -> None:
-    """Rename what is complete to its final name, so that a power failure leaves the old state or the new one."""
+    """Rename a complete file to its final name, so that a power failure leaves the old state or the new one."""
     flush(source)
     os.replace(source, target)
     flush(target.parent)
@@ -67,7 +67,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def new_folder(folder: str | Path, manifest: str) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Make a folder that appears under its name when the block ends, with a manifest of its files.
 
-    Gives where to write, and a dict for what the manifest holds besides. What is there of an interrupted build is
+    Gives the folder to write to, and a dict for other entries of the manifest. The rest of an interrupted build is
     replaced; `ConfigError` if the folder holds something already.
     """
     folder = Path(folder).expanduser()
@@ -85,7 +85,7 @@ def new_folder(folder: str | Path, manifest: str) -> Iterator[tuple[Path, dict[s
 
 
 def open_folder(folder: Path, manifest: str, expected: Mapping[str, Any], *, verify: bool = True) -> None:
-    """Check what `new_folder` made, see `read_manifest` and `check`."""
+    """Check the folder that `new_folder` made, see `read_manifest` and `check`."""
     cure = f"delete {folder} and build it again"
     for name, described in read_manifest(folder / manifest, expected, ("files",), cure)["files"].items():
         check(folder / name, described, cure, verify=verify)

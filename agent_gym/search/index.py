@@ -1,4 +1,4 @@
-"""FAISS indexes by name: which kinds there are, what they take, how one is made, and how it is searched.
+"""FAISS indexes by name: the kinds, their costs, their construction, and their search.
 
 docs/search.md has their recall and speed, which benchmarks/search.py measures. `auto` is `flat` up to 200,000 vectors,
 where scanning all takes a few milliseconds, and `hnsw_sq8` beyond, which at equal recall answers three times as fast as
@@ -25,7 +25,7 @@ from agent_gym.search.encoder import Vectors, forked
 AUTO_FLAT = 200_000  # the most vectors for which `auto` scans them all on a CPU
 EXACT = ("flat", "sqfp16")  # the kinds that scan all vectors, and can do so on a GPU
 _LINKS, _BUILD_EFFORT = 32, 64  # of HNSW
-_CENTROIDS = 256  # of product quantisation: what a byte can name
+_CENTROIDS = 256  # of product quantisation: the range of a byte
 _TRAINING_VECTORS = 65_536
 # A quarter and less than half of FAISS's own: an hour less, as much recall.
 _PQ_TRAINING_VECTORS, _PQ_ROUNDS = 16_384, 10
@@ -181,7 +181,7 @@ class Searcher:
                 raise ConfigError(f"an index of kind {kind!r} has no {name}; it has: {has}")
             whole_number(name, value, 1)
         self.settings |= given
-        # FAISS's CPU indexes can be searched from any number of threads; those on a GPU share a scratch memory.
+        # FAISS's CPU indexes can be searched from any number of threads; indexes on a GPU share a scratch memory.
         self._lock = threading.Lock() if hasattr(index, "getDevice") else None
 
     def search(self, vectors: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
@@ -192,7 +192,7 @@ class Searcher:
         if self._lock is not None:
             with self._lock:
                 return self.index.search(vectors, k)
-        parameters = None  # made for each call: attributes of the index would be those of all threads
+        parameters = None  # made for each call: attributes of the index would be shared by all threads
         if "ef" in self.settings:
             parameters = faiss.SearchParametersHNSW(efSearch=self.settings["ef"])
         elif "nprobe" in self.settings:
@@ -201,7 +201,7 @@ class Searcher:
 
 
 def plan_table(count: int, dimension: int) -> str:
-    """Return what each kind takes, in memory and on disk, as a table with a star at what "auto" chooses."""
+    """Return the costs of each kind, in memory and on disk, as a table with a star at the choice of "auto"."""
     auto, vectors = choose_kind("auto", count, dimension), _gib(2 * dimension * count)
     rows = [f"{count:,} vectors of {dimension} numbers", "  kind       index (disk, RAM)   building     GPU"]
     for name, kind in KINDS.items():

@@ -1,7 +1,7 @@
 """Where documents come from: files of JSON lines or parquet, HotpotQA's contexts, data sets of the hub, corpora.
 
 A source is read as a stream, as often as needed, since a corpus can be larger than the memory, and knows in which file
-and line each document stands.
+and line each document is.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class Source:
         return (document for _, document in self.read())
 
     def place(self, n: int) -> str:
-        """Return where document n stands; reads up to there."""
+        """Return the place of document n; reads up to there."""
         return next(islice(self.read(), n, None))[0]
 
 
 def read_documents(path: str | Path, *, id: str = "_id", title: str = "title", text: str = "text") -> Source:
     """Read a file with one document per row, by default BEIR's `corpus.jsonl` or `corpus.jsonl.gz`.
 
-    The file is one that `row_files` reads: JSON lines, a JSON list, CSV, TSV, Parquet. `id` (a text or
-    a whole number), `title` (documents may lack it) and `text` name the columns. When it is read, a `ConfigError` names
-    the file and line of what is wrong.
+    The file is one that `row_files` reads: JSON lines, a JSON list, CSV, TSV, Parquet. `id` (a text or a whole number),
+    `title` (documents may lack it) and `text` name the columns. When it is read, a `ConfigError` names the file and
+    line of the fault.
     """
     path = existing(path)
     return Source(lambda: ((place, _document(place, row, id, title, text)) for place, row in read_rows(path)))
@@ -114,7 +114,7 @@ def documents_of(corpus: Iterable[Document]) -> Sequence[Document]:
 
 @contextmanager
 def open_corpus(name: str | Path, *, progress: bool = False) -> Iterator[Corpus]:
-    """Open a corpus folder, or what `open_source` reads, which is written to a temporary one."""
+    """Open a corpus folder, or a source of `open_source`, which is written to a temporary one."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         yield Corpus(folder)

@@ -1,1 +1,1 @@
-"""What speaks HTTP: the servers of search, sandbox and chat, and the client of the first two."""
+"""HTTP: the servers of search, sandbox and chat, and the client of the first two."""

@@ -1,4 +1,4 @@
-"""The client of a server of JSON over HTTP: what clients of search engines and sandboxes share."""
+"""The client of a server of JSON over HTTP: the common part of the clients of search engines and sandboxes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RETRIES = 6
 """They take 11 seconds in all: a server may be ended and started again in that time."""
 
-_BUSY = (429, 502, 503, 504)  # the server, or what stands before it, did not take the request
+_BUSY = (429, 502, 503, 504)  # the server, or a proxy before it, did not take the request
 _BACKOFF_S = 0.2
 _LONGEST_PAUSE_S = 5.0
 _KEEP_S = 20.0  # an idle connection is not used again after so long; a server of ours closes it after 30 s
@@ -29,14 +29,14 @@ _KEEP_S = 20.0  # an idle connection is not used again after so long; a server o
 class JsonClient:
     """Posts to one address. Safe to call from several threads of one process; connections are kept open.
 
-    A forked process must make one of its own: two processes on one connection would read each other's answers.
+    A forked process must make another one: two processes on one connection would read each other's answers.
     `ConfigError` for an address that is none.
     """
 
     url: str  # "http://host:8000", or with a path other than the usual one
     path: str  # the usual one
-    server: str  # what it is, for messages: "search server"
-    command: str  # what starts one, for messages
+    server: str  # its kind, for messages: "search server"
+    command: str  # the command that starts one, for messages
     # How often to try again when a connection cannot be made or the server is too busy: at once, then after 0.4, 0.8
     # seconds and so on, at most 5. Anything else that the server answers is final.
     retries: int
@@ -44,7 +44,7 @@ class JsonClient:
     # have done its work already.
     repeats: int
     connections: int  # how many to keep
-    failure: type[AgentGymError] = EnvFailure  # what to raise when the server cannot be reached or fails
+    failure: type[AgentGymError] = EnvFailure  # the error to raise when the server cannot be reached or fails
 
     def __post_init__(self) -> None:
         parts = split_address(self.url, self.path)

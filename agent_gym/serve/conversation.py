@@ -1,14 +1,14 @@
 """A conversation: a person, a policy, and the tools of an environment.
 
-The person's words stand where the task's question would, so that the policy sees what it was trained on: the
-environment's system prompt, its tools and its wire format. A turn without a tool call goes to the person, whose next
-words continue the same context. Nothing is scored. A listener gets everything while it happens, as JSON-ready events:
+The person's words take the place of the task's question, so that the prompt is as in training: the environment's system
+prompt, its tools and its wire format. A turn without a tool call goes to the person, whose next words continue the same
+context. Nothing is scored. A listener gets everything while it happens, as JSON-ready events:
 
     kind      further keys
-    person    text: what the person wrote
+    person    text: the person's words
     text      text: a piece of the policy's turn
     turn      calls: of the turn that is now complete, each with name, arguments and error
-    results   results: what the tools answered, each with text and error, one per call where they can be separated;
+    results   results: the tools' answers, each with text and error, one per call where they can be separated;
               seconds
     end       reason: a key of `REASONS`; text: the same in words; tokens and limit of the context; sampled; seconds
 """
@@ -67,11 +67,12 @@ class Conversation:
     """Talks with one policy about one task's world.
 
     To the policy the person is a part of the world: the person's words answer its turn. So a chat is an `Episode` like
-    those of a rollout, whose one row grows; what follows the policy's last turn may change until the policy reads it.
+    the ids of a rollout, whose one row grows; the text after the policy's last turn may change until the policy reads
+    it.
 
     `spec` names the task into whose world the tools of the environment look, and the seeds. A `temperature` of 0 is
     greedy. One thread talks; `stop` may be called by any other, or by a signal handler. `ConfigError` for an
-    environment that is no `ToolEnv` or shows images, or a task that does not exist.
+    environment that is not a `ToolEnv` or shows images, or a task that does not exist.
     """
 
     def __init__(
@@ -110,11 +111,11 @@ class Conversation:
             self._spec, messages=before, tools=info["tools"], stop=stop, task_id=task_id
         )
         self._answers: list[Message] = []  # of the world, to the policy's last turn
-        self._words: list[Message] = []  # of the person, behind these
+        self._words: list[Message] = []  # of the person, after these
         self._over = False
 
     def about(self) -> dict[str, Any]:
-        """Return what a person should know first, JSON-ready.
+        """Return the facts that a person should know first, JSON-ready.
 
         Its keys are env_id, tools (function schemas), opening, which is the environment's own question or the
         state that it begins with, and has_state, which of the two it is.
@@ -158,7 +159,7 @@ class Conversation:
         return {**end, "tokens": len(self._token_ids), "sampled": sampled, "limit": self._limit}
 
     def record(self) -> dict[str, Any]:
-        """Return the record of a trajectory file, whose `source` is "chat"; `ConfigError` if there is no answer yet."""
+        """Return the record of a trajectory file, whose `source` is "chat"; `ConfigError` without an answer so far."""
         if not self._episode.steps:
             raise ConfigError("there is nothing to save yet: write something first")
         return to_record(self._episode, self._renderer.tokenizer, source="chat")
@@ -218,13 +219,13 @@ class Conversation:
                 finished = self._policy.poll()
         except _Stop:
             if ids := pieces.token_ids:
-                # What was shown stays, and the conversation goes on behind it.
+                # The shown text stays, and the conversation continues after it.
                 self._add_turn(Generation(self._requests, ids, [0.0] * len(ids), "length"))
             return None
         finally:
             self._policy.abort(self._requests)
         text = self._renderer.decode_action(finished[0].token_ids)
-        # What no token has shown yet: all of it, if none came one by one.
+        # The text that no token has shown yet: all of it, if none came one by one.
         if text.startswith(pieces.shown) and text != pieces.shown:
             listener({"kind": "text", "text": text[len(pieces.shown) :]})
         return finished[0]
@@ -248,7 +249,7 @@ class Conversation:
         results = [{"text": text, "error": error} for text, error in zip(texts, errors, strict=True)]
         listener({"kind": "results", "results": results, "seconds": round(seconds, 3)})
 
-    # What stands in the context, token for token, and who wrote it.
+    # The context, token for token, with the author of each.
 
     def _add_turn(self, generation: Generation) -> str:
         text = self._renderer.decode_action(generation.token_ids)
@@ -257,7 +258,7 @@ class Conversation:
         return text
 
     def _write_end(self) -> None:
-        """Write what follows the policy's last token: the world's answers, then the person's words."""
+        """Write the text after the policy's last token: the world's answers, then the person's words."""
         episode, renderer = self._episode, self._renderer
         world = [*self._answers, *self._words]
         if not episode.steps:
@@ -283,21 +284,22 @@ class Conversation:
 class TextPieces:
     """Decodes the tokens of one turn, one by one, to pieces of text that can be shown at once.
 
-    A character may be spread over several tokens, and a token may be decoded differently behind another one. So a piece
-    is what the newest tokens add to the text of those just before them, and it waits while its last character is not
-    whole. Each token is decoded a few times and not once per token of the turn. `shown` is the text so far.
+    A character may be spread over several tokens, and a token may be decoded differently after another one. So a piece
+    is the text that the newest tokens add to the text of the ones just before them, and it waits while its last
+    character is not whole. Each token is decoded a few times and not once per token of the turn. `shown` is the text so
+    far.
     """
 
     def __init__(self, renderer: ChatRenderer) -> None:
         self._renderer = renderer
         self.token_ids: list[int] = []
         self.shown = ""
-        self._before = self._done = 0  # where the tokens begin that are decoded again, and those that were not shown
+        self._before = self._done = 0  # where the tokens begin that are decoded again, and the ones that were not shown
 
     def add(self, token: int) -> str:
         """Take a token and return the piece of text that it completes; "" if there is none."""
         self.token_ids.append(token)
-        decode = self._renderer.decode_action  # ends of turns are no text
+        decode = self._renderer.decode_action  # ends of turns are not text
         known = decode(self.token_ids[self._before : self._done])
         text = decode(self.token_ids[self._before :])
         if len(text) <= len(known) or text.endswith(_UNFINISHED):

@@ -30,11 +30,11 @@ class ChatServer(Server):
 
     def __init__(self, conversation: Conversation, model: str, listener: socket.socket) -> None:
         self._conversation, self._model = conversation, model
-        self._orders: queue.SimpleQueue[str | None] = queue.SimpleQueue()  # what the person wrote; None begins anew
+        self._orders: queue.SimpleQueue[str | None] = queue.SimpleQueue()  # the person's words; None begins anew
         self._changed = threading.Condition()
         self._events: list[dict[str, Any]] = []
         # The number of the first one that is kept: microseconds, which a page holds exactly. The page of a server that
-        # stood here before asks for what is behind its last one, which has to be before this, however fast it wrote.
+        # stood here before asks for the events after its last one, which has to be before this, however fast it wrote.
         self._first = time.time_ns() // 10**3
         self._busy = False  # whether an order waits or is carried out
         self._ending = False
@@ -54,7 +54,7 @@ class ChatServer(Server):
     # The thread of the policy.
 
     def talk(self) -> None:
-        """Carry out what browsers ask for, until interrupted."""
+        """Carry out the requests of browsers, until interrupted."""
         while True:
             text = self._orders.get()
             try:
@@ -128,7 +128,7 @@ class ChatServer(Server):
         return StreamingResponse(pieces(), headers=headers, media_type="text/event-stream")
 
     def _after(self, number: int) -> list[tuple[int, dict[str, Any]]]:
-        """Return the events behind a number, with theirs; wait a while for the first one."""
+        """Return the events after a number, with theirs; wait a while for the first one."""
         with self._changed:
             if number + 1 >= self._first + len(self._events) and not self._ending:
                 self._changed.wait(_BEAT_S)

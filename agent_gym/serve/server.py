@@ -1,4 +1,4 @@
-"""JSON over HTTP with starlette and uvicorn: what all servers of this package share.
+"""JSON over HTTP with starlette and uvicorn: the common part of all servers of this package.
 
 A server knows no users and no encryption. It listens to its own machine unless another address is given. Pages of other
 sites that are open in a browser on that machine get no answer: neither by its address (their `Origin` is not the
@@ -81,7 +81,7 @@ class Server:
     Then requests that have begun are answered, for at most 10 seconds, and the connections are closed. As a context it
     ends with its block. `ConfigError` if another server was faster to listen there.
 
-    `listener` comes from `bind`; `about` is what `GET /health` answers besides the status.
+    `listener` comes from `bind`; `about` is added to the status in answers of `GET /health`.
     """
 
     def __init__(
@@ -192,14 +192,14 @@ def _allow_open_files() -> None:
 
 
 class _Gate:
-    """ASGI middleware that refuses what pages of other sites ask."""
+    """ASGI middleware that refuses requests from pages of other sites."""
 
     def __init__(self, app: ASGIApp, local: bool) -> None:
         self._app, self._local = app, local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        # Browsers send a Host with every request, and with those of a page that may change anything its Origin.
+        # Browsers send a Host with every request, and, with requests of a page that may change anything, its Origin.
         host, origin = request.headers.get("host"), request.headers.get("origin")
         reason = ""
         if host is not None and self._local and not _is_this_machine(host):
@@ -230,7 +230,7 @@ def _is_this_machine(host: str) -> bool:
 
 
 def get(path: str, function: Callable[[], Any]) -> Route:
-    """Make a route that answers `GET path` with what a function returns at once."""
+    """Make a route that answers `GET path` with the result of a function that returns at once."""
 
     async def endpoint(request: Request) -> Response:
         return json_response(function())
@@ -243,7 +243,7 @@ def post(path: str, work: Callable[[dict[str, Any]], Any], example: str, most_by
 
     `work` takes the JSON object of the request and returns the answer, in a thread. It raises `HTTPException` for a
     mistake of the client; any other exception is one of the server. `example` is a request, for clients that send
-    something else, and `too_long` what those should do that send more than `most_bytes`.
+    something else, and `too_long` advice for clients that send more than `most_bytes`.
     """
 
     def answer(body: bytes) -> Response:
@@ -286,13 +286,13 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | 
 
 def refusal(status: int, reason: str) -> Response:
     """Make the answer to a request that is not served."""
-    # What follows a request that was not read to its end is not the next request.
+    # The bytes after a request that was not read to its end are not the next request.
     headers = {"Connection": "close"} if status in (403, 408, 413) else None
     return json_response({"detail": reason}, status, headers)
 
 
 async def in_thread(function: Callable[[], Result]) -> Result:
-    """Call a function in a thread; each call has a limiter of its own, for anyio's has 40 threads for all of them."""
+    """Call a function in a thread; each call has its own limiter, for anyio's has 40 threads for all of them."""
     try:
         return await to_thread.run_sync(function, abandon_on_cancel=True, limiter=CapacityLimiter(1))
     except RuntimeError as error:

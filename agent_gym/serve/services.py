@@ -1,7 +1,7 @@
 """A search engine and a sandbox as servers, so that one machine searches, or runs programs, for many.
 
-They speak Search-R1's `/retrieve` and SandboxFusion's `/run_code`, so that other clients need only the address.
-What a server does not do it refuses and never ignores: files to put in or take out, and other languages.
+They speak Search-R1's `/retrieve` and SandboxFusion's `/run_code`, so that other clients need only the address. A
+server refuses unsupported requests and never ignores them: files to put in or take out, and other languages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LARGEST = 1e9  # of a limit that a client asks for; any number above the server
 class SearchServer(Server):
     """Answers `POST /retrieve` and `GET /health`, which has `about`; `topk` is for requests without a number.
 
-    Many threads call the engine, so it is best behind a `MicroBatcher`.
+    Many threads call the engine, so it is best wrapped in a `MicroBatcher`.
     """
 
     def __init__(

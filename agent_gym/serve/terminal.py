@@ -31,14 +31,14 @@ _FOLDED_LINES, _FOLDED_CHARS = 8, 800
 
 
 class Terminal:
-    """Shows a conversation on a console, and reads what the person types; `model` is the name of the policy."""
+    """Shows a conversation on a console, and reads the person's input; `model` is the name of the policy."""
 
     def __init__(self, conversation: Conversation, model: str, console: Console) -> None:
         self._conversation, self._model, self._console = conversation, model, console
         self._results: list[str] = []  # of the last calls, in full
 
     def run(self, ask: Callable[[], str | None]) -> None:
-        """Talk until the person leaves; `ask` returns the next line that was typed, None when there is no more.
+        """Talk until the person leaves; `ask` returns the next line that was typed, None at the end of input.
 
         Two of its `KeyboardInterrupt`s in a row leave; a turn that was stopped by Ctrl-C counts as the first.
         """
@@ -80,7 +80,7 @@ class Terminal:
                 if call["error"]:
                     self._print(f"→ {harmless(call['name'])} cannot run: {harmless(call['error'])}", "red")
                 else:
-                    # A long program stands on lines of its own, all else is JSON.
+                    # A long program gets separate lines, all else is JSON.
                     arguments = ", ".join(
                         f"{name}=\n{value}\n"
                         if isinstance(value, str) and "\n" in value
@@ -138,7 +138,7 @@ class Terminal:
 
 @contextmanager
 def _interrupts(stop: Callable[[], None]) -> Iterator[list[int]]:
-    """Call `stop` at the first Ctrl-C, and let the second one through; yields the list of those that came."""
+    """Call `stop` at the first Ctrl-C, and let the second one through; yields the list of the ones that came."""
     seen: list[int] = []
 
     def handle(signum: int, frame: object) -> None:

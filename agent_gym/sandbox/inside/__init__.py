@@ -1,4 +1,4 @@
-"""What runs on the other side: in the fork server, and in the processes it forks for the policy's programs.
+"""The code on the other side: in the fork server, and in the processes it forks for the policy's programs.
 
 These modules are imported by a bare interpreter as the package `inside`, without agent_gym and its dependencies: they
 use the standard library alone and import each other relatively.
@@ -16,7 +16,7 @@ MAX_MESSAGE_BYTES = 1 << 16
 PID_BYTES, TOKEN_BYTES = 4, 8  # of the messages of a session, see program.py
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8", "TZ": "UTC"}  # all that a program sees
 
-Message = dict[str, Any]  # {"op": "start", "id": ...}; what a start holds is in `LocalSandbox.request`
+Message = dict[str, Any]  # {"op": "start", "id": ...}; the fields of a start are in `LocalSandbox.request`
 
 
 def cpu_clock(pid: int) -> int:
@@ -25,7 +25,7 @@ def cpu_clock(pid: int) -> int:
 
 
 class Setup(TypedDict):
-    """What the fork server is to be."""
+    """The settings of the fork server."""
 
     packages: list[str]
     search: list[str]  # where the packages are installed

@@ -27,7 +27,7 @@ OVERUSED = {
     2: "memory",
     3: "cpu",
     4: "machine",
-}  # what a child that watches its own processes may write there, and why it ended them
+}  # the reasons that a child may write there for ending its own processes
 _CORES = os.cpu_count() or 1
 _LOOK_S = 0.02  # without another reason, no clock is looked at more often
 _PARENT_LOOK_S = 5.0
@@ -37,13 +37,13 @@ NICE = 5  # programs yield to the trainer, and to the fork server, which has to 
 
 @dataclass
 class Confinement:
-    """What the fork server prepared for all programs."""
+    """The fork server's preparations for all programs."""
 
     rules: int | None  # descriptor of Landlock's rules, or None without Landlock
     filter: bytes  # of system calls, without the process id
     address_space: int  # bytes that a program starts with
-    loadavg: int | None  # descriptor of /proc/loadavg, or None where programs have users of their own
-    users: range | None  # ids of which a program gets one of its own, or None without the right to give them
+    loadavg: int | None  # descriptor of /proc/loadavg, or None where programs have separate users
+    users: range | None  # ids, one for each program, or None without the right to give them
     keep_effective: bool  # see `kernel.become_nobody`
     flags: mmap.mmap  # memory shared with the children, one byte each: 1 from when it is confined
     pid: int  # of the fork server
@@ -77,7 +77,7 @@ def _prepare(server: socket.socket) -> Confinement:
     namespaces, hidden = setup["namespaces"], setup["hidden"]
     if namespaces:
         or_give_up(server, kernel.leave_network)
-    libraries = preload.libraries()  # of the interpreter; those of packages lie next to them
+    libraries = preload.libraries()  # of the interpreter; the folders of packages lie next to them
     missing, places = preload.preload(setup["packages"], setup["search"])
     readable = sorted({*setup["readable"], *libraries, *places})
     version = kernel.landlock_abi()
@@ -104,9 +104,9 @@ def _prepare(server: socket.socket) -> Confinement:
         modules=[name for name in sys.modules if name.partition(".")[0] == __package__],
     )
     kernel.drop_bounding_set()
-    kernel.undumpable()  # last, because it takes from this process most of /proc/self; there is no child before
+    kernel.undumpable()  # last, because it takes from this process most of /proc/self; no child exists before
     os.chdir("/")
-    # What is frozen is never looked at by the children's collectors, so that its pages stay shared.
+    # Frozen objects are never visited by the children's collectors, so that its pages stay shared.
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -117,7 +117,10 @@ def _prepare(server: socket.socket) -> Confinement:
 
 
 def or_give_up(server: socket.socket, step: Callable[[], None]) -> None:
-    """Take a step into namespaces; or end, as some systems let a process make them and refuse what it does next."""
+    """Run a step of the entry into namespaces.
+
+    End the process if the system refuses it after allowing the namespaces.
+    """
     try:
         step()
     except OSError as error:
@@ -159,7 +162,7 @@ class _Child:
     pidfd: int
     flag: int
     cpu_deadline: float = 0.0
-    wall_deadline: float = math.inf  # also while a session stands still
+    wall_deadline: float = math.inf  # also while a session is stopped
     killed: str | None = None
 
     def cpu_seconds(self) -> float:
@@ -181,7 +184,7 @@ class _Child:
 
 @dataclass
 class Server:
-    """Starts processes, ends those that are late, and reports how each ended."""
+    """Starts processes, ends the late ones, and reports how each ended."""
 
     socket: socket.socket
     memory: mmap.mmap  # shared with the children, one byte each: see `Confinement.flags`
@@ -191,7 +194,7 @@ class Server:
     poll: select.epoll = field(default_factory=select.epoll)
 
     def fork(self) -> int:
-        """Make a child, and return what `os.fork` does."""
+        """Make a child, and return the result of `os.fork`."""
         return os.fork()
 
     def serve(self) -> Job:
@@ -214,7 +217,7 @@ class Server:
         return self.handle(json.loads(message), descriptors)
 
     def handle(self, request: Message, descriptors: list[int]) -> Job | None:
-        """Do what a request asks for; return the program to run in the child of a start only."""
+        """Carry out a request; return the program to run in the child of a start only."""
         if request["op"] == "start":
             return self._start(request, descriptors)
         if (one := self.children.get(request["id"])) is None:
@@ -295,7 +298,7 @@ class Server:
         os._exit(0)
 
     def clear(self) -> None:
-        """Remove what is left of the children, which have been killed."""
+        """Remove the remains of the children, which have been killed."""
 
 
 def _run(job: Job, confinement: Confinement) -> None:
@@ -339,7 +342,7 @@ def _confine(request: Message, descriptors: list[int], flag: int, confinement: C
     source = b"" if session else os.pread(first, os.fstat(first).st_size, 0)
     wanted = [*others, first] if session else others
     kernel.place(wanted)
-    # Without users of their own, the trainer's threads count as well: then as many as the whole machine has, and more.
+    # Without separate users, the trainer's threads count as well: then as many as the whole machine has, and more.
     threads = kernel.THREADS
     if confinement.loadavg is not None:
         threads += int(os.pread(confinement.loadavg, 200, 0).split()[3].partition(b"/")[2])
@@ -353,12 +356,12 @@ def _confine(request: Message, descriptors: list[int], flag: int, confinement: C
     kernel.drop_capabilities()
     kernel.undumpable()
     kernel.die_with(confinement.pid)
-    # Not secrets, just what `python main.py` would not show.
+    # Not secrets, but names that `python main.py` would not show.
     os.environ.clear()
     os.environ.update(ENVIRONMENT)
     for name in confinement.modules:
         del sys.modules[name]
-    # A line at a time: what was printed before a program is stopped is not lost.
+    # A line at a time: text printed before a program is stopped is not lost.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     gc.enable()
     seccomp.apply(seccomp.for_process(confinement.filter, os.getpid()))

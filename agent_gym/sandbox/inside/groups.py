@@ -1,6 +1,6 @@
 """Control groups of memory, one for each command, where this process may make them: version 1 or 2 of the kernel's.
 
-They count all that a command has made the kernel keep, also tables, buffers and records of its own that no process's
+They count all that a command has made the kernel keep, also tables, buffers and kernel records that no process's
 figures have. See cgroups(7), and the kernel's admin-guide/cgroup-v2.html.
 """
 
@@ -19,7 +19,7 @@ _FILES = {1: ("memory.usage_in_bytes", "memory.limit_in_bytes"), 2: ("memory.cur
 class Groups:
     """The folder of the groups of one fork server."""
 
-    outer: int  # descriptors of folders: their paths are gone when the fork server has a root of its own
+    outer: int  # descriptors of folders: their paths are gone when the fork server has its own root
     folder: int
     version: int
 
@@ -50,7 +50,7 @@ class Groups:
 
 @dataclass
 class Group:
-    """What is counted for one command."""
+    """The counters of one command."""
 
     counted: int  # descriptors of its files
     parts: int
@@ -61,7 +61,7 @@ class Group:
         used = int(os.pread(self.counted, 100, 0))
         words = [line.split() for line in os.pread(self.parts, 1 << 14, 0).decode().splitlines()]
         known = {name: int(value) for name, value in words}
-        # Version 1 has each figure twice: of the group alone, and ("total_") with those inside of it.
+        # Version 1 has each figure twice: of the group alone, and ("total_") with the groups inside of it.
         totals = {name for name in known if name.startswith("total_")}
         dropped = sum(value for name, value in known.items() if name in _CACHE and (name in totals or not totals))
         return used - dropped - self.before

@@ -1,15 +1,15 @@
-"""What this process asks of Linux: what it sees of files and of the network, its rights, limits and identity.
+"""Requests of this process to Linux: its view of files and of the network, its rights, limits and identity.
 
 Landlock: a process gives up the rights to all files but a few, without any privilege. Linux 5.13 and later, see
 https://docs.kernel.org/userspace-api/landlock.html. It decides who opens, lists and changes files, and (from ABI 4) who
 connects by TCP, (from 6) who signals and speaks to abstract sockets outside. It does not watch stat, chmod, chown,
-utimes, extended attributes, opening for neither reading nor writing, and (before ABI 3, Linux 6.2) truncation: those
-are left to the filter of system calls.
+utimes, extended attributes, opening for neither reading nor writing, and (before ABI 3, Linux 6.2) truncation: the
+calls are left to the filter of system calls.
 
-Namespaces: no network, and a root that holds only what may be read. They come on top where the system allows them, and
-stand in for Landlock on kernels without it.
+Namespaces: no network, and a root that holds only readable paths. They come on top where the system allows them, and
+replace Landlock on kernels without it.
 
-Each function raises OSError with what the kernel answered.
+Each function raises OSError with the kernel's answer.
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ def landlock(rules: int) -> None:
 
 
 def leave_network() -> None:
-    """Move this process into namespaces of its own: network, IPC, host name, mounts, and users unless it is root."""
+    """Move this process into separate namespaces: network, IPC, host name, mounts, and users unless it is root."""
     flags = _NEW_MOUNTS | _NEW_HOSTNAME | _NEW_IPC | _NEW_NETWORK
     user, group = os.getuid(), os.getgid()
     if _capable(_CAP_SYS_ADMIN):
         _checked(_libc.unshare(flags), "unshare")
         return
     if user == 0:
-        # A namespace of users would have root alone, and programs could not be given users of their own.
+        # A namespace of users would have root alone, and programs could not be given separate users.
         raise OSError(errno.EPERM, "root without CAP_SYS_ADMIN")
     _new_user(flags, user, group)
 
@@ -130,8 +130,8 @@ def _new_user(flags: int, user: int, group: int) -> None:
 def furnish(readable: Sequence[str], hidden: Iterable[str], devices: Iterable[str]) -> None:
     """Make a root of which everything but `readable` is missing, read-only, and move into it.
 
-    `hidden` folders inside of these are to be empty; what is readable inside of them stays. Devices are kept writable.
-    If a mount fails this process has half a root, and must end.
+    `hidden` folders inside of these are to be empty; readable parts inside of them stay. Devices are kept writable. If
+    a mount fails this process has half a root, and must end.
     """
     mount("none", "/", None, _PRIVATE | _RECURSIVE)
     # The new root lies over /tmp, where something readable may lie as well: take hold of everything before.
@@ -160,14 +160,14 @@ def furnish(readable: Sequence[str], hidden: Iterable[str], devices: Iterable[st
 
 
 def _show(source: int, target: str, flags: int) -> None:
-    """Mount what a descriptor holds at a path, which is made for it."""
+    """Mount the tree of a descriptor at a path, which is made for it."""
     if os.path.isdir(f"/proc/self/fd/{source}"):
         os.makedirs(target, mode=0o755, exist_ok=True)
     elif not os.path.lexists(target):
         os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
     mount(f"/proc/self/fd/{source}", target, None, BIND)
-    # What the original is mounted with must be repeated: a user's namespace may add to it and take nothing away. Most
+    # The options of the original mount must be repeated: a user's namespace may add to it and take nothing away. Most
     # of statvfs's bits are mount's own.
     found = os.statvfs(target).f_flag
     same = os.ST_RDONLY | os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME
@@ -182,15 +182,15 @@ def mount(source: str, target: str, kind: str | None, flags: int, data: str | No
 
 
 def unmount(target: str) -> None:
-    """Detach what is mounted at a path, with all that is mounted beneath it."""
+    """Detach the mount at a path, with all that is mounted beneath it."""
     _checked(_libc.umount2(target.encode(), 2), f"unmount {target}")
 
 
 def fork_apart() -> int:
     """Fork a child that is the first process of a namespace of processes, and has its own mounts.
 
-    What it starts and leaves behind becomes its child, and ends with it. The bare call is enough for a process of one
-    thread: what `os.fork` does beside it is about others.
+    A process that it starts and leaves becomes its child, and ends with it. The bare call is enough for a process of
+    one thread: the other work of `os.fork` is for other threads.
     """
     flags = _NEW_MOUNTS | _NEW_PROCESSES | signal.SIGCHLD
     return _checked(_holding.syscall({"x86_64": 56, "aarch64": 220}[os.uname().machine], flags, 0, 0, 0, 0), "clone")
@@ -221,7 +221,7 @@ def task_clock() -> int | None:
     """Count the CPU time of this process and of all that it starts from now on; None where that is not allowed.
 
     The descriptor reads as nanoseconds, in 8 bytes. See perf_event_open(2): a clock in software, which children
-    inherit. Time of those that have ended stays in it, whoever waits for them or not.
+    inherit. Time of ended ones stays in it, whoever waits for them or not.
     """
     number = {"x86_64": 298, "aarch64": 241}[os.uname().machine]
     software, task_clock, size, inherit, without_kernel, close_on_exec = 1, 1, 112, 1 << 1, 3 << 5, 8
@@ -253,7 +253,7 @@ def undumpable() -> None:
 
 
 def no_new_privileges() -> None:
-    """Make what follows work without privilege: Landlock and seccomp ask for it."""
+    """Allow the next steps without privilege: Landlock and seccomp ask for it."""
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
@@ -267,7 +267,7 @@ def die_with(parent: int) -> None:
 def place(descriptors: Sequence[int]) -> None:
     """Give descriptors the numbers 0, 1, 2 and so on; programs that this one executes have the first three.
 
-    By way of higher numbers, because one of the low ones may be among those that are moved.
+    By way of higher numbers, because one of the low ones may be among the moved ones.
     """
     high = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, len(descriptors)) for one in descriptors]
     for number, one in enumerate(high):
@@ -323,7 +323,7 @@ def free_users() -> range | None:
             sizes.append(max(int(line.split()[0]) + int(line.split()[2]) for line in file))
     if min(sizes) > 1_950_000_000:
         return range(1_900_000_000, 1_950_000_000)
-    # In the namespace of a rootless container: what it was given, above the ids that systems hand out themselves.
+    # In the namespace of a rootless container: its given ids, above the ids that systems hand out themselves.
     return range(20_000, 60_000) if min(sizes) >= 60_000 else None
 
 
@@ -331,7 +331,7 @@ def become_nobody(users: range, keep_effective: bool) -> None:
     """As root, take on one of `free_users`.
 
     With `keep_effective` stay root to the file system, without capabilities, because others may not enter the folder
-    that the interpreter lies in. What is counted per user (threads) goes by the real one, and that changes.
+    that the interpreter lies in. The count per user (threads) goes by the real one, and that changes.
     """
     user = users[os.getpid() % len(users)]
     os.setgroups([])

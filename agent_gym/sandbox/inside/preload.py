@@ -15,7 +15,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
-# What programs of language models import, with the submodules that they reach without importing them.
+# The modules that programs of language models import, with the submodules that they reach without importing them.
 _STANDARD = """
     ast asyncio atexit bisect calendar cmath collections collections.abc concurrent.futures contextlib copy csv
     dataclasses datetime decimal enum fractions functools gc hashlib heapq inspect io itertools json linecache math
@@ -64,10 +64,10 @@ class _Named(MetaPathFinder):
 
 
 def preload(packages: Sequence[str], search: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Import the standard library, and those of `packages` that are there; `search` are the folders they are in.
+    """Import the standard library, and the installed ones of `packages`; `search` are the folders they are in.
 
-    Nothing else can be imported, not even what they need. Returns what could not be imported, by name, with the reason;
-    and the files and folders of the rest.
+    Nothing else can be imported, not even their requirements. Returns the failed imports, by name, with the reason; and
+    the files and folders of the rest.
     """
     for name in _STANDARD:
         import_module(name)
@@ -85,7 +85,7 @@ def preload(packages: Sequence[str], search: Sequence[str]) -> tuple[dict[str, s
             exec(compile(_WARM_UP.get(name, ""), f"<warm-up of {name}>", "exec", dont_inherit=True), {})
         except Exception as error:
             failed[name] = f"{type(error).__name__}: {error}"
-    # From here on only what has been imported is there; other modules do not exist for a program.
+    # From here on only imported modules exist; other modules do not exist for a program.
     sys.meta_path.remove(finder)
     sys.path_importer_cache.clear()
     found: set[str] = set()  # packages import more of themselves later

@@ -1,13 +1,13 @@
 """Runs a program as `python main.py` would: same output, same tracebacks, same exit code.
 
-The interpreter's own way ends with taking all modules apart, which takes longer than most programs. So what a user can
-see of it is done here: the print of exceptions (without our frames), `sys.exit`, threads that still run, functions
-registered with atexit, and objects with `__del__` that live to the end.
+The interpreter's own way ends with taking all modules apart, which takes longer than most programs. So the part that a
+user can see of it is done here: the print of exceptions (without our frames), `sys.exit`, threads that still run,
+functions registered with atexit, and objects with `__del__` that live to the end.
 
 In a session programs run one after the other in one namespace. The caller sends a token of 8 bytes, a length of 4 and
 the source, and gets the token back with one byte, the exit code. Between two calls it stops this process, so that
-threads that a program left behind stand still. By the token the caller knows a late answer from the one to its call.
-It is no secret from programs: an earlier one can read the socket and answer in this file's place, see `Session`.
+threads that a program left are stopped. By the token the caller knows a late answer from the answer to its call. It is
+not a secret from programs: an earlier one can read the socket and answer in this file's place, see `Session`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any
 from . import PID_BYTES, TOKEN_BYTES
 
 NAME = "main.py"
-_SOURCES: set[str] = set()  # names of programs that are no files
+_SOURCES: set[str] = set()  # names of programs that are not files
 _FOLDER = os.path.dirname(__file__) + os.sep
 _display = sys.__excepthook__
 
@@ -44,14 +44,14 @@ def run(source: bytes, seed: int) -> int:
     module = prepare(seed)
     code = execute(source, NAME, module.__dict__)
     try:
-        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons
     except BaseException as error:
         report(error, f"Exception ignored in: {threading!r}\n")
     try:
         atexit._run_exitfuncs()
     except BaseException as error:
         report(error)
-    # What still holds the module's names may be in a cycle with them; `__del__` and `finally` run in here.
+    # Objects that still hold the module's names may be in a cycle with them; `__del__` and `finally` run in here.
     sys.modules.pop("__main__", None)
     del module
     gc.collect()
@@ -66,7 +66,7 @@ def prepare(seed: int) -> ModuleType:
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)  # `print(2**20000)`: the limit guards servers, and here CPU time is bounded
     sys.argv, sys.orig_argv = [NAME], ["python", NAME]
-    io.open = _open_for_traceback  # what C calls before 3.13; later versions ask linecache
+    io.open = _open_for_traceback  # called by C before 3.13; later versions ask linecache
     get, set_ = sys.getrecursionlimit, sys.setrecursionlimit
     set_(get() + _FRAMES_BELOW)
     sys.getrecursionlimit = lambda: get() - _FRAMES_BELOW
@@ -78,7 +78,7 @@ def prepare(seed: int) -> ModuleType:
 
 
 def execute(source: bytes, name: str, namespace: dict[str, Any], cell: bool = False) -> int:
-    """Compile and run; print what went wrong; return the exit code so far.
+    """Compile and run; print the error; return the exit code so far.
 
     A cell whose last statement is an expression shows its value, as the interactive interpreter does.
     """
@@ -99,7 +99,7 @@ def execute(source: bytes, name: str, namespace: dict[str, Any], cell: bool = Fa
         return 0
     except BaseException as error:
         raised = error
-    # Not in the clause above: what the program's own hook raises would have this exception as its context.
+    # Not in the clause above: an error of the program's own hook would have this exception as its context.
     return _conclude(raised)
 
 
@@ -136,7 +136,7 @@ def report(error: BaseException, title: str = "") -> None:
 
 
 def _forget_our_frames(error: BaseException) -> None:
-    """Take frames of this package out of the tracebacks of an exception and of those that led to it."""
+    """Take frames of this package out of the tracebacks of an exception and of its causes."""
     found: list[BaseException | None] = [error]
     for one in found:
         if one is None:
@@ -157,7 +157,7 @@ def _is_ours(tb: TracebackType) -> bool:
 
 
 def flush(code: int) -> int:
-    """Write out what is buffered; like the interpreter, answer 120 if standard output cannot be written."""
+    """Flush the buffers; like the interpreter, answer 120 if standard output cannot be written."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None and not stream.closed:
@@ -177,7 +177,7 @@ def _exit_code(error: BaseException) -> int:
         return 0
     if issubclass(type(code), int):
         code = int.__index__(code)  # type: ignore[arg-type]  # whatever operators a program gave it
-        # The C library takes the low 8 bits of a C long; what does not fit in one becomes -1.
+        # The C library takes the low 8 bits of a C long; a value that does not fit becomes -1.
         return code & 0xFF if -(1 << 63) <= code < 1 << 63 else 0xFF
     try:
         text = str(code)

@@ -1,8 +1,8 @@
 """A plugin of pytest for tests in a terminal: reports in the form of CTRF, and how each run of pytest ended.
 
-It stands in for pytest-json-ctrf, whose option `--ctrf FILE` test scripts of Harbor pass. The form is that of
-https://ctrf.io/docs/specification/overview. A run of pytest adds a line with its exit code to the file that
-PYTEST_ENDS names, if it names one.
+It replaces pytest-json-ctrf, whose option `--ctrf FILE` test scripts of Harbor pass. The form is the one of
+https://ctrf.io/docs/specification/overview. A run of pytest adds a line with its exit code to the file that PYTEST_ENDS
+names, if it names one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def pytest_configure(config: Any) -> None:
 
 
 class Report:
-    """What happened to each test."""
+    """The outcome of each test."""
 
     def __init__(self, path: str | None) -> None:
         self.path, self.begun = path, time.time()

@@ -1,6 +1,6 @@
 """Which system calls a policy's program may make, and why: a filter for the kernel (seccomp-bpf), without libseccomp.
 
-It is a list of what is allowed: whatever else the kernel has or will have is answered with EPERM. That keeps out, for
+It is a list of the allowed calls: whatever else the kernel has or will have is answered with EPERM. That keeps out, for
 example, io_uring (which would do file and network work past any filter), ptrace, pidfd_getfd and kcmp (other
 processes), memfd_create (memory that no limit counts), shmget and msgget (memory that outlives the process), the
 scheduler of others, and chmod, chown, utimes and setxattr, which Landlock does not watch.
@@ -28,7 +28,7 @@ _Numbers = dict[str, list[str]]
 def _numbers(*groups: str) -> _Numbers:
     """Read the names of calls with their numbers on x86_64 and aarch64, from the headers of Linux 6.
 
-    A dash stands where a newer call replaced it.
+    A dash marks a call that a newer one replaced.
     """
     entries = [entry.split() for entry in ", ".join(groups).split(", ")]
     return {name: numbers for name, *numbers in entries}
@@ -36,10 +36,10 @@ def _numbers(*groups: str) -> _Numbers:
 
 # The hot ones first: the filter is read from the top.
 _ALLOWED = _numbers(
-    # Read and write what is open: standard input, the two outputs, and files that Landlock let it open.
+    # Read and write open files: standard input, the two outputs, and files that Landlock let it open.
     "read 0 63, write 1 64, readv 19 65, writev 20 66, pread64 17 67, pwrite64 18 68, lseek 8 62, close 3 57, "
     "close_range 436 436, dup 32 23, dup2 33 -, dup3 292 24",
-    # Memory; RLIMIT_AS counts all of it. PROT_EXEC stays possible (ctypes and libffi need it), and is no loss:
+    # Memory; RLIMIT_AS counts all of it. PROT_EXEC stays possible (ctypes and libffi need it), and costs nothing:
     # native code meets the same filter.
     "mmap 9 222, munmap 11 215, mprotect 10 226, mremap 25 216, madvise 28 233, brk 12 214",
     # Threads: locks, their bookkeeping in glibc, and the number of cores. Making one is judged below.
@@ -59,7 +59,7 @@ _ALLOWED = _numbers(
     # each of its timers takes kernel memory, and Python has no use for it.
     "clock_gettime 228 113, clock_getres 229 114, clock_nanosleep 230 115, nanosleep 35 101, gettimeofday 96 169, "
     "time 201 -, alarm 37 -, setitimer 38 103, getitimer 36 102, pause 34 -",
-    # Signals to oneself. restart_syscall goes on with a sleep that a stopped session was in.
+    # Signals to oneself. restart_syscall continues a sleep that a stopped session was in.
     "rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139, rt_sigpending 127 136, rt_sigsuspend 130 133, "
     "rt_sigtimedwait 128 137, sigaltstack 131 132, restart_syscall 219 128",
     # Pipes to oneself and waiting for them: asyncio and the queues of threads. Their size cannot be raised (fcntl).
@@ -81,10 +81,10 @@ _FILE_CHANGES = _numbers(
     "unlink 87 -, unlinkat 263 35, rename 82 -, renameat 264 38, renameat2 316 276, mkdir 83 -, mkdirat 258 34, "
     "rmdir 84 -, symlink 88 -, symlinkat 266 36, link 86 -, linkat 265 37, truncate 76 45, ftruncate 77 46, creat 85 -"
 )
-# No other programs and no network. EACCES is what Python's own error messages make the most sense of.
+# No other programs and no network. Python's own error messages explain EACCES best.
 _REFUSED_WITH_EACCES = _FILE_CHANGES | _numbers("execve 59 221, execveat 322 281, socket 41 198")
 
-# What a shell's programs may do beside that: start others, and change what the mounts around them let them change. A
+# The further calls of a shell's programs: start others, and change what the mounts around them let them change. A
 # socket is still refused. So are the calls by which a process reaches into another one, and new namespaces.
 _SHELL = _FILE_CHANGES | _numbers(
     # At the start of every program, and of others by it.
@@ -99,8 +99,8 @@ _SHELL = _FILE_CHANGES | _numbers(
     "fgetxattr 193 10, listxattr 194 11, llistxattr 195 12, flistxattr 196 13",
 )
 
-# glibc tries the newer call first and falls back to the older one, whose arguments a filter can see: those of clone3
-# and openat2 lie in memory, where another thread could change them after they were judged.
+# glibc tries the newer call first and falls back to the older one, whose arguments a filter can see: the arguments of
+# clone3 and openat2 lie in memory, where another thread could change them after they were judged.
 _REFUSED_WITH_ENOSYS = _numbers("clone3 435 435, openat2 437 437")
 # As file systems without extended attributes answer: `sed -i` and `cp -p` then say nothing of it.
 _REFUSED_TO_SHELLS = _numbers("setxattr 188 5, lsetxattr 189 6, fsetxattr 190 7")
@@ -112,7 +112,7 @@ _F_DUPFD, _F_GETFD, _F_SETFD, _F_GETFL, _F_SETFL, _F_DUPFD_CLOEXEC, _F_GETPIPE_S
 _F_LOCKS = (5, 6, 7, 36, 37, 38)  # of databases, in a session's own files
 _FCNTL_COMMANDS = (_F_DUPFD, _F_GETFD, _F_SETFD, _F_GETFL, _F_SETFL, _F_DUPFD_CLOEXEC, _F_GETPIPE_SZ)
 
-# ioctl: what Python asks of an open file. TIOCSTI, which types into a terminal, and everything of devices is left out.
+# ioctl: Python's calls for an open file. TIOCSTI, which types into a terminal, and everything of devices is left out.
 _TCGETS, _TIOCGWINSZ, _FIONREAD, _FIONBIO, _FIONCLEX, _FIOCLEX = 0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451
 _IOCTL_COMMANDS = (_TCGETS, _TIOCGWINSZ, _FIONREAD, _FIONBIO, _FIONCLEX, _FIOCLEX)
 
@@ -124,9 +124,9 @@ _AF_UNIX = 1
 _MAP_TYPE, _MAP_PRIVATE, _MAP_HUGETLB = 0xF, 0x2, 0x40000
 _CLONE_THREAD = 0x10000
 _CLONE_NAMESPACES = 0x7E020080
-# O_WRONLY, O_RDWR, O_CREAT, O_TRUNC and __O_TMPFILE: what makes an open one for writing.
+# O_WRONLY, O_RDWR, O_CREAT, O_TRUNC and __O_TMPFILE: the flags of an open for writing.
 _OPEN_FOR_WRITING = 0o3 | 0o100 | 0o1000 | 0o20000000
-# What Landlock does not watch in all of its versions, of O_ACCMODE and O_TRUNC: access mode 3, a descriptor for neither
+# The parts of O_ACCMODE that not all versions of Landlock watch and O_TRUNC: access mode 3, a descriptor for neither
 # reading nor writing, for which it asks no right, and, before version 3, a file that is opened for reading and emptied.
 OPEN_UNWATCHED = (0o3, 0o3 | 0o1000, 0o0 | 0o1000)
 
@@ -141,7 +141,7 @@ _ALLOW, _KILL, _TELL = 0x7FFF0000, 0x80000000, 0x7FC00000
 _NEW_LISTENER = 1 << 3
 _NUMBER, _ARCHITECTURE = 0, 4
 
-# Stands in the program where the process id belongs until `for_process` puts it there; above any process id.
+# Holds the place of the process id in the program until `for_process` sets it; above any process id.
 _OWN_PID = 0x7FFFFFFE
 
 _Instruction = tuple[int, int, int, int]
@@ -156,8 +156,8 @@ def template(landlock: bool, shell: bool = False, told: bool = True) -> bytes:
     judged = {
         "openat": _opening(2, landlock),
         "open": _opening(1, landlock),
-        # One process is one execution: what cannot fork can be killed completely, and its limits are those of all it
-        # does.
+        # One process is one execution: a process that cannot fork can be killed completely, and its limits cover all
+        # that it does.
         "clone": _thread_only(),
         "kill": _one_of(0, [_OWN_PID], errno.EPERM),
         "tgkill": _one_of(0, [_OWN_PID], errno.EPERM),
@@ -277,7 +277,7 @@ def _private_or(verdict: _Instruction) -> list[_Instruction]:
 
 
 def _no_namespace() -> list[_Instruction]:
-    # The lowest bit of these stands among those of the signal at the end, where no signal has it.
+    # The lowest bit of these is among the bits of the signal at the end, where no signal has it.
     return [_argument(0), (_JUMP_ANY_BIT, 0, 1, _CLONE_NAMESPACES), _refuse(errno.EPERM), _return(_ALLOW)]
 
 

@@ -1,7 +1,7 @@
 """The fork server of terminals: files of sessions in memory, and a tree of processes for each command.
 
-A session is files. It has no process between two commands, so that nothing goes on while a policy thinks, and nothing
-changes its files after the last one. A command runs in namespaces of its own: of processes, of which the first is this
+A session is files. It has no process between two commands, so that nothing runs while a policy thinks, and nothing
+changes its files after the last one. A command runs in separate namespaces: of processes, of which the first is this
 file's `_watch`; of mounts, in which only the system's programs, read-only, and the session's own folders are there; and
 of users. When the first process ends, the kernel ends all others, detached, stopped or forking as they may be, and only
 then does the fork server learn of it.
@@ -34,7 +34,7 @@ _SCRATCH = ("/run", "/tmp")  # of which tests have their own
 _SHOWN = f"{_LOGS}/session"  # where tests find the session's
 _PRELUDE, _KEPT = "/etc/terminal.bash", "/run/state"
 # Bash reads this before each command: the exported variables and the folder that the last one left. A command can
-# change them as it likes, since only later commands of its own session read them.
+# change them as it likes, since only later commands of its session read them.
 _STATE = f"""unset BASH_ENV
 [ -f {_KEPT} ] && . {_KEPT}
 trap '{{ export -p; printf "cd -- %q 2>/dev/null && OLDPWD=%q\\n" "$PWD" "${{OLDPWD-$PWD}}"; }} >{_KEPT}' EXIT
@@ -49,7 +49,7 @@ sys.exit(main())
 _ACCOUNTS = {"passwd": "agent:x:1000:1000::/home/agent:/bin/bash\n", "group": "agent:x:1000:\n"}
 _USER = 1000
 _PROCESSES = 64
-# Of each thread that a process can have: its stack, and what malloc sets aside for it. Next to nothing of it is used.
+# Of each thread that a process can have: its stack, and malloc's reserve for it. Next to nothing of it is used.
 _THREAD_BYTES = kernel.STACK_BYTES + (64 << 20)
 _APART = 997  # between the first users of two fork servers with neighbouring numbers
 _REWARDS = ("reward.txt", "reward.json")  # in the order in which Harbor looks for them
@@ -59,15 +59,15 @@ _AGAIN = kernel.REMOUNT | kernel.BIND | kernel.READ_ONLY | kernel.NO_SETUID | ke
 
 @dataclass
 class _Ground:
-    """What the fork server prepared for all commands."""
+    """The fork server's preparations for all commands."""
 
     filter: bytes  # of system calls
-    users: range | None  # ids of which a session gets one of its own, or None without the right to give them
+    users: range | None  # ids, one for each session, or None without the right to give them
     flags: mmap.mmap  # see `forkserver.Confinement`
     pidfd: int  # of the fork server: how a child learns whether it has ended
     meminfo: int  # descriptor of /proc/meminfo, which commands do not see
     groups: Groups | None
-    told: bool  # whether the filter tells a command's first process of what is shared
+    told: bool  # whether the filter tells a command's first process of shared memory
 
 
 def main(descriptor: int) -> None:
@@ -208,7 +208,7 @@ class _Terminals(Server):
         kernel.mount("files", folder, "tmpfs", kernel.NO_SETUID | kernel.NO_DEVICES, size)
 
         with os.fdopen(os.dup(archive), "rb") as file, tarfile.open(fileobj=file) as tar:
-            for member in tar:  # folders before what is in them, and files
+            for member in tar:  # folders before their content, and files
                 path = f"{folder}/{member.name}"
                 if member.isdir():
                     os.makedirs(path, exist_ok=True)
@@ -256,7 +256,7 @@ def _run(job: Job, ground: _Ground) -> None:
 
 
 def _confine(request: Message, ground: _Ground) -> int | None:
-    """Give up all rights; return the descriptor by which the filter tells of what is shared."""
+    """Give up all rights; return the descriptor by which the filter tells of shared memory."""
     os.setsid()
     os.nice(NICE)
     kernel.no_new_privileges()
@@ -266,11 +266,11 @@ def _confine(request: Message, ground: _Ground) -> int | None:
         file.write("1000")
     _show_files(request)
     kernel.unmount(_SESSIONS)
-    kernel.mount("none", "/", None, _AGAIN)  # without users of their own, commands own it
+    kernel.mount("none", "/", None, _AGAIN)  # without separate users, commands own it
     os.chdir("/")
     private = 2 * (int(request["memory_mb"]) << 20) + _PROCESSES * kernel.STACK_BYTES
     room = private + _PROCESSES * _THREAD_BYTES
-    # This process is one of those that are counted.
+    # This process is one of the counted ones.
     processes, wall = _PROCESSES + 1, int(request["wall_seconds"]) + 2
     kernel.limit(room, int(request["disk_mb"]) << 20, wall, processes, private)
     if request["user"] is not None:
@@ -288,7 +288,7 @@ def _confine(request: Message, ground: _Ground) -> int | None:
 
 
 def _show_files(request: Message) -> None:
-    """Mount what a command finds: the session's folders, or those of tests."""
+    """Mount the folders of a command: the session's, or the ones of tests."""
     folder, tests = f"{_SESSIONS}/{request['terminal']}", request["tests"]
     if tests:
         kernel.mount(f"{folder}.tests", _TESTS, None, kernel.BIND)
@@ -327,7 +327,7 @@ def _watch(command: bytes, request: Message, meter: usage.Meter) -> tuple[int, s
     """Run a command until its shell ends or the processes together have taken too much; end all that it left.
 
     Returns:
-        Its exit code, and what it took too much of: "cpu", "memory" or "machine", or None.
+        Its exit code, and the resource that it exceeded: "cpu", "memory" or "machine", or None.
     """
     waking = usage.wakeup()
     os.umask(0o022)
@@ -335,7 +335,7 @@ def _watch(command: bytes, request: Message, meter: usage.Meter) -> tuple[int, s
         os.chdir(request["folder"])
     environment = request["environment"]
     if not request["tests"]:
-        # What the last command left has all that is exported: what it has unset would come back with the first ones.
+        # The last command's state has all exported variables: unset ones would come back with the first ones.
         kept = os.path.isfile(_KEPT) and os.path.getsize(_KEPT)
         environment = {**({} if kept else environment), "BASH_ENV": _PRELUDE}
     shell = os.posix_spawn(
@@ -364,7 +364,7 @@ def _watch(command: bytes, request: Message, meter: usage.Meter) -> tuple[int, s
 
 
 def _reward() -> bytes:
-    """Read what the tests wrote, if it is a file: nothing runs any more that could exchange it."""
+    """Read the tests' report, if it is a file: nothing runs any more that could exchange it."""
     for name in _REWARDS:
         with suppress(OSError):
             file = os.open(f"{_LOGS}/verifier/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

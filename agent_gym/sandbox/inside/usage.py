@@ -1,14 +1,14 @@
 """How much a command has taken, all its processes together: CPU time and memory, by the kernel's own figures.
 
 CPU time is a counter of the kernel (perf_event_open(2), a task clock that children inherit). It holds the time of
-processes that have ended, also of those that nobody waits for. Without the right to it, /proc is read, and a sum that
-never falls is kept.
+processes that have ended, also of the ones that nobody waits for. Without the right to it, /proc is read, and a sum
+that never falls is kept.
 
-Memory is counted in three parts. What belongs to one process is in its /proc/PID/task/TID/status: a process whose first
-thread has ended has no figures of its own, its other threads have. What processes share (mmap with MAP_SHARED) can stay
-in memory when no process has it mapped any more, and buffers of sockets belong to none: both are counted when they are
-asked for, by the filter of system calls, which tells this process of it (seccomp_unotify(2)), and that sum never falls.
-Files are in the session's own file system, which has a size.
+Memory is counted in three parts. The memory of one process is in its /proc/PID/task/TID/status: a process whose first
+thread has ended has no figures, its other threads have. Shared memory (mmap with MAP_SHARED) can stay in memory when no
+process has it mapped any more, and buffers of sockets belong to none: both are counted when they are asked for, by the
+filter of system calls, which tells this process of it (seccomp_unotify(2)), and that sum never falls. Files are in the
+session's own file system, which has a size.
 
 A control group, where one can be made, counts the rest of the kernel's memory as well (`groups.py`).
 """
@@ -33,7 +33,7 @@ _NOTICE = struct.Struct(
     "QIIiIQ6Q"
 )  # struct seccomp_notif: id, pid, flags, then the call, its machine, place, arguments
 _ANSWER = struct.Struct("QqiI")
-_SMALLEST = 16 << 10  # what a mapping or a socket takes of the kernel's memory, at least
+_SMALLEST = 16 << 10  # the least kernel memory of a mapping or a socket
 _SOCKET_PAIR = 2 * 2 * 212_992  # bytes that both ends can hold in both directions, at the kernel's standard size
 _PARTS = (b"RssAnon:", b"VmSwap:", b"VmPTE:")  # pages of files the kernel can drop
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -46,12 +46,12 @@ _MMAP = (9, 222)
 
 @dataclass
 class Meter:
-    """What one command may use, and what it has used."""
+    """The limits of one command, and its usage."""
 
     cpu_seconds: float
     memory: int  # bytes
     clock: int | None  # descriptor of the kernel's counter of CPU time
-    listener: int | None  # descriptor by which the filter tells of what is shared
+    listener: int | None  # descriptor by which the filter tells of shared memory
     meminfo: int  # descriptor of /proc/meminfo
     group: Group | None = None
     shared: int = 0  # bytes asked for
@@ -91,7 +91,7 @@ class Meter:
             self._hear(self.listener)
 
     def _hear(self, listener: int) -> None:
-        """Count what a process asks for, and let it have it; `over` ends the command if it was too much."""
+        """Count a process's request, and grant it; `over` ends the command if it was too much."""
         notice = bytearray(_NOTICE.size)
         try:
             fcntl.ioctl(listener, RECEIVE, notice)
@@ -132,7 +132,7 @@ class Meter:
         if self.clock is None:
             return sum(self._seen.values()) * _TICK_S
         counted = struct.unpack("Q", os.read(self.clock, 8))[0] / 1e9
-        return float(counted - time.process_time())  # this process is no part of the command
+        return float(counted - time.process_time())  # this process is not a part of the command
 
     def _short(self, now: float, memory: int) -> bool:
         """Whether the machine has so little memory left that this command must end: larger ones end sooner."""
@@ -147,7 +147,7 @@ class Meter:
 
 
 def _resident(process: str) -> int:
-    """Return the kilobytes that belong to a process: pages, those swapped out, and the tables of them."""
+    """Return the kilobytes that belong to a process: pages, swapped pages, and the tables of them."""
     threads = None
     place = f"/proc/{process}/status"
     while True:
