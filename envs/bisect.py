@@ -1,8 +1,8 @@
 """Bisection: which of many commits broke the tests, found in as few tests as halving takes.
 
 The smallest task in which a policy can learn to search better than its teacher. No single episode shows how: a poor
-choice of what to test may have luck. What pays on average, to halve what is left, has to be found out by comparing many
-episodes. What to test next depends on nothing but how many commits are left.
+choice of tests may have luck. The best rule on average, to halve the range, has to be found out by comparing many
+episodes. The best next test depends on nothing but the number of commits left.
 """
 
 from __future__ import annotations
@@ -33,16 +33,15 @@ LADDER: tuple[Mapping[str, int], ...] = (
 class BisectEnv(TextEnv):
     """Find the commit that broke the tests, in as few tests as halving takes.
 
-    ## Description
-    One of some commits broke the tests, and all that follow it fail, too. The policy chooses which commit is tested. If
-    the test fails, this commit and the older ones are left; if it passes, the newer ones. Halving what is left finds
-    one of 32 commits in 5 tests.
+    ## Description One of some commits broke the tests, and all that follow it fail, too. The policy chooses which
+    commit is tested. If the test fails, this commit and the older ones are left; if it passes, the newer ones. Halving
+    the range finds one of 32 commits in 5 tests.
 
-    ## Observation
-    `reset` says how many commits are left. A test is answered by "bad" or "good" and how many are left then; they are
-    numbered anew from 1, the oldest. Anything but a number of these is answered by a request for one. When a single
-    commit is left, it is found, and the answer is empty. With `rendering="inline"` the answer is a line inside the
-    policy's own turn: an episode has fewer tokens, since those that open and close a message are left out.
+    ## Observation `reset` says how many commits are left. A test is answered by "bad" or "good" and how many are left
+    then; they are numbered anew from 1, the oldest. Anything but a number of these is answered by a request for one.
+    When a single commit is left, it is found, and the answer is empty. With `rendering="inline"` the answer is a line
+    inside the policy's own turn: an episode has fewer tokens, since the ones that open and close a message are left
+    out.
 
     ## Action
     The number of a commit, for example "8"; a thought before it ends with `</think>`. To test the newest one tells
@@ -50,7 +49,7 @@ class BisectEnv(TextEnv):
 
     ## Reward
     - `found` (weight 1): a single commit is left.
-    - `halving` (0): how evenly a test divides what is left, the smaller part by the half of it: 1 for halving, 0 for a
+    - `halving` (0): how evenly a test divides the range, the smaller part by the half of it: 1 for halving, 0 for a
       test that tells nothing. A process term.
 
     ## Episode end
@@ -60,7 +59,7 @@ class BisectEnv(TextEnv):
     - `size`: the most commits of a task, 16 to 999 (32). A task has more than half as many.
     - `max_turns`: tests at most; by default as many as halving `size` commits takes.
     - `difficulty`: 1 to 5 sets size and max_turns (`LADDER`): from 16 commits in 6 tests to 512 in 9.
-    - `rendering`: "chat" for an answer in a message of its own, "inline" for a line in the policy's turn.
+    - `rendering`: "chat" for an answer in a separate message, "inline" for a line in the policy's turn.
     - everything `TextEnv` takes: split, system_prompt, reward_weights, tokenizer, render_mode.
 
     ## Ids
@@ -100,7 +99,7 @@ class BisectEnv(TextEnv):
         self._end = "\n" if self.inline else ""
         self.stop = (self._end,) if self.inline else ()
         counts = range(size // 2 + 1, size + 1)
-        # The largest number is shown, whichever split it would be of: what lies between can be learned, not what lies
+        # The largest number is shown, whichever split it would be of: numbers in between can be learned, not numbers
         # beyond.
         held_out = {"validation": [n for n in counts[3::4] if n < size], "test": [n for n in counts[1::4] if n < size]}
         shown = [n for n in counts if not any(n in held for held in held_out.values())]
@@ -140,7 +139,7 @@ class BisectEnv(TextEnv):
         return Reply(f"{word}: {self._left} left{self._end}", terms={"found": 0.0, "halving": halving})
 
     def expert_action(self, style: str = "default") -> str:
-        """Halve what is left; with "newest" suspect the newest commits, and find a third of 17 to 32 in 5 tests."""
+        """Halve the range; with "newest" suspect the newest commits, and find a third of 17 to 32 in 5 tests."""
         self.check_style(style, ("default", "newest"))
         if style == "default":
             return f"{self._left // 2}{self._end}"

@@ -47,9 +47,9 @@ _SOLVABLE = re.compile(rb'"solvable": ?(true|false|null)')
 def game_names(
     data: str, task_types: Collection[str] | None = None, receptacles: int | None = None
 ) -> dict[str, list[str]]:
-    """Return the names of games by split, under ALFWorld's names and those of `ALIASES`; see `ALFWorldEnv`.
+    """Return the names of games by split, under ALFWorld's names and the ones of `ALIASES`; see `ALFWorldEnv`.
 
-    `ConfigError` if there is no such folder, for a split without a game of the types, and for wrong arguments.
+    `ConfigError` if the folder does not exist, for a split without a game of the types, and for wrong arguments.
     """
     types = some_of("task_types", TASK_TYPES if task_types is None else task_types, TASK_TYPES)
     only_embedded("receptacles", receptacles, data)

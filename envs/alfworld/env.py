@@ -37,29 +37,27 @@ not possible does nothing, but costs a turn. """
 class ALFWorldEnv(ToolEnv):
     """Household tasks in text: find things, carry them, heat, cool and clean them.
 
-    ## Description
-    Each episode is one game of ALFWorld: a room with furniture and objects, and one of six types of tasks (put
-    something somewhere, put two of a kind, put something clean, hot or cool, look at something under a lamp). The
-    policy gives one command per turn and reads what happens. Where things are it has to find out.
+    ## Description Each episode is one game of ALFWorld: a room with furniture and objects, and one of six types of
+    tasks (put something somewhere, put two of a kind, put something clean, hot or cool, look at something under a
+    lamp). The policy gives one command per turn and reads the result. It has to find the places of things.
 
-    ## Observation
-    Word for word what the original engine says. `reset` returns the welcome, the receptacles in the room and the task
-    (after the system prompt, if there is one). A command that is not admissible as it is written is answered by
-    "Nothing happens." and costs its turn. A call that cannot be read, or a second one, is answered by a line that
-    starts with "Error:". With `show_admissible` each observation ends with all commands that would do something;
-    `info["admissible_commands"]` always has them.
+    ## Observation The original engine's texts, word for word. `reset` returns the welcome, the receptacles in the room
+    and the task (after the system prompt, if there is one). A command that is not admissible as it is written is
+    answered by "Nothing happens." and costs its turn. A call that cannot be read, or a second one, is answered by a
+    line that starts with "Error:". With `show_admissible` each observation ends with all commands that would do
+    something; `info["admissible_commands"]` always has them.
 
     ## Action
     Free text with one command, in the form that `commands` says:
     - "tool" (default): `<tool_call>{"name": "env_step", "arguments": {"command": "go to desk 1"}}</tool_call>`
     - "tags": `<action>go to desk 1</action>`, with reasoning around it. A turn stops at `</action>`.
-    - "text": the turn itself, or what stands in it after `</think>`.
-    A turn without any command gives up; under a protocol it is an invalid one instead.
+    - "text": the turn itself, or its text after `</think>`. A turn without any command gives up; under a protocol it is
+    an invalid one instead.
 
     ## Reward
     - `success` (weight 1): 1 when the task is solved.
     - `progress` (0): the change of the share of the goal's conditions that hold, such as "is hot" and "is in the
-      fridge"; what is undone is paid back. A process term.
+      fridge"; an undone change is paid back. A process term.
     - `invalid` (0): -1 for a turn whose command was not admissible or could not be read, and under a protocol for one
       that has none. A process term.
 
@@ -72,7 +70,7 @@ class ALFWorldEnv(ToolEnv):
     ## Arguments
     - `data`: "embedded" (default); "official", which looks in `$ALFWORLD_DATA`, `~/.cache/alfworld` and where
       `agent-gym prepare alfworld` puts games; or a folder that holds `json_2.1.1`.
-    - `protocol`: "verl-agent" or "agent-r1" plays as these do (docs/protocols.md): a prompt of its own for each turn,
+    - `protocol`: "verl-agent" or "agent-r1" plays as these do (docs/protocols.md): a separate prompt for each turn,
       form of commands, and, unless they are given, turns and weights of the reward. None by default.
     - `task_types`: only games of these types, for example ("pick_and_place_simple", "look_at_obj_in_light").
     - `receptacles`: of generated games, the most that a room has, at least 4; there are few objects then, and 30,000,
@@ -89,12 +87,11 @@ class ALFWorldEnv(ToolEnv):
     `reset(options={"game": path})` plays the game of a file or folder, or "embedded/<split>/<number>". `info` then and
     always has its name as `game`, and `goal` and `task_type`.
 
-    ## Data
-    Splits are `train`, `valid_seen` (the rooms of train; also called `validation`) and `valid_unseen` (other rooms;
-    also `test`). The official games (json_2.1.1) are 3,553, 140 and 134 that can be solved, under the MIT licence.
-    "embedded" is a seeded generator of as many games in the official file format; `write_embedded` in
-    embedded/__init__.py writes them to a folder. What a game of one of its splits asks for, in a room with such
-    furniture, none of another split does.
+    ## Data Splits are `train`, `valid_seen` (the rooms of train; also called `validation`) and `valid_unseen` (other
+    rooms; also `test`). The official games (json_2.1.1) are 3,553, 140 and 134 that can be solved, under the MIT
+    licence. "embedded" is a seeded generator of as many games in the official file format; `write_embedded` in
+    embedded/__init__.py writes them to a folder. The goals of a split's games, in a room with such furniture, none of
+    another split does.
 
     ## References
     Shridhar et al., ALFWorld, arXiv:2010.03768, after ALFRED, arXiv:1912.01734. The tool is that of Agent-R1's recipe
@@ -178,7 +175,7 @@ class ALFWorldEnv(ToolEnv):
             answers = "\n".join(call.answer for call in calls)
             self._history.append((self._given[-1] if len(self._given) > given else "(no command)", answers))
             calls[-1].answer = self._shown(calls[-1].answer)
-            if not self.parser.in_templates:  # a command is no call that a tool answers
+            if not self.parser.in_templates:  # a command is not a call that a tool answers
                 reply.text = "\n".join(call.answer for call in calls)
         if self.protocol:
             reply.text = self._answered(len(self._given) > given)
@@ -187,7 +184,7 @@ class ALFWorldEnv(ToolEnv):
         return reply
 
     def _answered(self, acted: bool) -> str:
-        """Note what was done in the last turn, for the next prompt, and return the observation that it led to."""
+        """Note the last turn's action for the next prompt, and return its observation."""
         assert self.protocol is not None
         self._steps.append((self._now, self._given[-1] if acted else "<invalid_tool_call>: missing env_step tool call"))
         self._now = self._world.view.text if acted else self.protocol.refusal.replace("{}", self._now)
@@ -212,7 +209,7 @@ class ALFWorldEnv(ToolEnv):
         """Return the next command of a short way to the goal, which the expert knows and the policy has to find.
 
         Args:
-            style: "default"; "searching" to use only what was shown; "guessing" to go anywhere and try; or "direct" to
+            style: "default"; "searching" to use only shown objects; "guessing" to go anywhere and try; or "direct" to
                 give up at once.
         """
         self.check_style(style, STYLES)
@@ -276,7 +273,7 @@ class ALFWorldEnv(ToolEnv):
 
 
 class PlainParser:
-    """Takes a turn, or what stands after its reasoning, as a command."""
+    """Takes a turn, or the text after its reasoning, as a command."""
 
     stop: tuple[str, ...] = ()
     in_templates = False

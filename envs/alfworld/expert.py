@@ -1,7 +1,7 @@
 """The expert: the next command towards the goal, planned anew at each step, so that it can take over at any time.
 
-It reads the world's state, so it wastes no step on searching. In the style "searching" it counts only on what was
-shown, and looks into one receptacle after the other, in the order in which they are named.
+It reads the world's state, so it wastes no step on searching. In the style "searching" it counts only on objects that
+were shown, and looks into one receptacle after the other, in the order in which they are named.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _Found = tuple[str, str]  # an object, and the receptacle that it is in
 
 
 class Expert:
-    """Knows what a game asks for, and the way to it."""
+    """Knows the goal of a game, and the way to it."""
 
     def __init__(self, world: World) -> None:
         self.world, self.game = world, world.game
@@ -32,7 +32,7 @@ class Expert:
         self.verb = next((verb for verb, state in STATES.items() if f"is{state}" in predicates), None)
 
     def next_command(self, *, searching: bool = False) -> str:
-        """Return the next command of a short way to the goal; `searching` uses only what was shown."""
+        """Return the next command of a short way to the goal; `searching` uses only shown objects."""
         game, hand = self.game, self.world.hand
         known = [receptacle for receptacle in game.place if not searching or receptacle in self.world.seen]
         target = None if self.lamp else self._target()
@@ -95,10 +95,10 @@ class Expert:
         unseen = next(receptacle for receptacle in self.game.place if receptacle not in self.world.seen)
         return self.reach(unseen) or f"examine {self.game.names[unseen]}"
 
-    # What is where.
+    # The places of objects.
 
     def _target(self) -> str:
-        """Choose the receptacle that has most of what it should have, then one that is here, then the first."""
+        """Choose the receptacle that has most of the wanted objects, then one that is here, then the first."""
         return max(self._of_type(self.receptacle), key=lambda r: (len(self._placed(r)), self._is_here(r)))
 
     def _placed(self, receptacle: str) -> list[str]:
@@ -109,12 +109,12 @@ class Expert:
         return done and self.game.kind_of.get(thing) == self.kind
 
     def _nearest(self, known: Iterable[str], *, lamp: bool = False) -> _Found | None:
-        """Choose what to take, or the lamp, from the known receptacles: what needs the fewest commands."""
+        """Choose the object to take, or the lamp, among the known places: the one that needs the fewest commands."""
         world, game, kind = self.world, self.game, self.lamp if lamp else self.kind
         able = game.able["toggleable"] if lamp else game.able["pickupable"]
         allowed = able if self.lamp else able.difference(self._placed(self._target()))
         found = [(thing, r) for r in known for thing in sorted(world.inside.get(r, ())) if thing in allowed]
-        # What has the wanted state already need only be carried over.
+        # An object that has the wanted state already need only be carried over.
         return min(
             (one for one in found if game.kind_of.get(one[0]) == kind),
             key=lambda one: (

@@ -21,12 +21,12 @@ TASK_TYPES = (
 Fact = tuple[str, ...]
 """A predicate and its arguments, all in lower case."""
 
-# What commands change. Every other predicate holds for good.
+# The predicates that commands change. Every other predicate holds for good.
 CHANGING = frozenset(
     "atlocation inreceptacle objectatlocation holds opened ishot iscool isclean istoggled issliced".split()
 )
 _ABILITIES = "openable pickupable cleanable heatable coolable toggleable sliceable isreceptacleobject".split()
-_CLASS_ENDS = "_bar_"  # the ids are those of the simulator, Apple|+00.10|..., with `|` written out
+_CLASS_ENDS = "_bar_"  # the ids are the simulator's, Apple|+00.10|..., with `|` written out
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 
 
@@ -49,8 +49,8 @@ class Game:
         wanted = [atom[0] for atom in self.goal.atoms]
         state = next((n for n, x in enumerate(("istoggled", "isclean", "ishot", "iscool"), 1) if x in wanted), None)
         self.task_type = TASK_TYPES[state or (5 if wanted.count("inreceptacle") > 1 else 0)]
-        self.at_start = {fact for fact in self.goal.facts if fact[1:] in self.start[fact[0]]}  # what the goal asks for
-        self.names = _names(self.start)  # id to what the policy reads, such as "cabinet 3"
+        self.at_start = {fact for fact in self.goal.facts if fact[1:] in self.start[fact[0]]}  # objects of the goal
+        self.names = _names(self.start)  # id to the name that the policy reads, such as "cabinet 3"
         # Receptacle to its location, and the reverse, receptacles in the order in which they are named.
         self.place: dict[str, str] = dict(sorted((r, place) for r, place in self.start["receptacleatlocation"]))
         self.here: dict[str, list[str]] = {}
@@ -74,7 +74,8 @@ def _names(start: Mapping[str, list[Fact]]) -> dict[str, str]:
     facts = itertools.chain.from_iterable(found for predicate, found in start.items() if predicate != "cancontain")
     left, names = Counter[str](), dict[str, str]()
     for thing in sorted({x for fact in facts for x in fact if _CLASS_ENDS in x}, reverse=True):
-        # The basin is a part of the simulator's sink, Sink|x|y|z|SinkBasin, and what is put into the sink is put there.
+        # The basin is a part of the simulator's sink, Sink|x|y|z|SinkBasin, and an object put into the sink is put
+        # there.
         kind = thing.partition(_CLASS_ENDS)[0] + ("basin" if "basin" in thing else "")
         left[kind] += 1
         names[thing] = f"{kind} {left[kind]}"
@@ -127,7 +128,7 @@ class Goal:
             self.atoms.append((head, *(names.get(x, x) for x in rest)))
 
     def _bindings(self, start: Mapping[str, list[Fact]]) -> list[dict[str, str]]:
-        parts: list[list[dict[str, str]]] = []  # what the variables of each condition can be
+        parts: list[list[dict[str, str]]] = []  # the possible values of each condition's variables
         # A variable that no unchanging condition names is the agent, of whom there is one.
         agent = start["atlocation"][0][0]
         free = {x for atom in self.atoms for x in atom[1:] if x[0] == "?"}
@@ -137,7 +138,7 @@ class Goal:
                 parts.append([dict(one) for one in pairs if all(x[0] == "?" or x == value for x, value in one)])
                 free -= set(arguments)
         bindings: list[dict[str, str]] = [dict.fromkeys(sorted(free), agent)]
-        # The rarest first, which keeps what is joined small.
+        # The rarest first, which keeps the joins small.
         for candidates in sorted(parts, key=len):
             bindings = [
                 known | new
@@ -149,16 +150,16 @@ class Goal:
 
 
 def _read_problem(text: str) -> tuple[dict[str, list[Fact]], Goal]:
-    """Read a PDDL problem: what is true at the start, and what has to become true.
+    """Read a PDDL problem: the facts at the start, and the goal.
 
-    Only what ALFWorld's problem files use is read: ground facts, and a goal of `and`, `exists` and `not (= ...)`. The
-    domain is the same in all of them; world.py has it in Python.
+    Only the constructs of ALFWorld's problem files are read: ground facts, and a goal of `and`, `exists` and `not (=
+    ...)`. The domain is the same in all of them; world.py has it in Python.
     """
     text = text.lower()
     begin, end = text.index("(:init"), text.index("(:goal")
     facts: defaultdict[str, list[Fact]] = defaultdict(list)
     for piece in text[begin + len("(:init") : end].replace(")", " ").split("("):
-        # Ids are long and each stands in a dozen facts: interned, a game takes a third of the memory.
+        # Ids are long and each is in a dozen facts: interned, a game takes a third of the memory.
         predicate, *arguments = map(intern, piece.split() or [""])
         if arguments:
             facts[predicate].append(tuple(arguments))

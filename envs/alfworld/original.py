@@ -1,8 +1,8 @@
 """TextWorld, the original engine, which plays along with the native one and has to answer the same.
 
 TextWorld is not safe to use from several threads, takes a planner's library into the process, and in parts is under the
-GPL; so it is not required, and `main` plays it in a process of its own. That gets games and commands as lines of JSON,
-and ends when its input does, which is at the latest when this process ends.
+GPL; so it is not required, and `main` plays it in a separate process. It gets games and commands as lines of JSON, and
+ends when its input does, which is at the latest when this process ends.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class TextWorld:
     def close(self) -> None:
         if self.process is not None:
             self.process.kill()
-            with contextlib.suppress(OSError), self.process:  # what was not written yet has no reader any more
+            with contextlib.suppress(OSError), self.process:  # unwritten text has no reader any more
                 pass
         self.process = None
 

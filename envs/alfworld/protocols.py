@@ -1,6 +1,6 @@
 """Protocols of household tasks: verl-agent and Agent-R1. The numbers are success rates in percent.
 
-Both write a prompt of its own for each turn, so that a policy does not read what it thought before.
+Both write a separate prompt for each turn, so that a policy does not read its earlier thoughts.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 It plays any official game file, of either grammar (game.py), and gives the observations, admissible commands, scores
 and ends that TextWorld gives, several hundred times as fast. A world belongs to one episode at a time.
 
-Some of what the original does looks like a slip and is kept, because policies and published numbers have met it:
+Some behaviour of the original looks like a slip and is kept, because policies and published numbers have met it:
 
-- Away from all receptacles, `look` sees "nothing"; only the beginning of an episode lists what is in the room.
+- Away from all receptacles, `look` sees "nothing"; only the beginning of an episode lists the things in the room.
 - Only the object in the hand can be examined. Heating, cooling and cleaning need no open door.
 - An object taken out of one receptacle and put into another at the same place is listed as next to them.
 - `use` switches a lamp on, again and again, and never off.
@@ -49,7 +49,7 @@ HELP = "Available commands:\n" + "".join(_HELP_LINES)
 
 
 class View(NamedTuple):
-    """What an engine answers: the observation, all commands that would do something (sorted), and whether it is won."""
+    """The answer of an engine: the observation, all commands with an effect (sorted), and whether it is won."""
 
     text: str
     admissible: tuple[str, ...]
@@ -64,8 +64,8 @@ class World:
         self.agent, self.location = start["atlocation"][0]
         self.hand = next((fact[1] for fact in start["holds"]), None)  # the object that the agent holds
         self.opened = {fact[0] for fact in start["opened"]}
-        self.inside: dict[str, set[str]] = defaultdict(set)  # receptacle to what is in it
-        self.states: dict[str, set[str]] = defaultdict(set)  # object to what was done to it, such as {"clean", "hot"}
+        self.inside: dict[str, set[str]] = defaultdict(set)  # receptacle to its content
+        self.states: dict[str, set[str]] = defaultdict(set)  # object to its states, such as {"clean", "hot"}
         self.seen: set[str] = set()  # receptacles whose content was shown
         self._near: dict[str, set[str]] = defaultdict(set)
         self._taken_from: set[tuple[str, str]] = set()
@@ -83,7 +83,7 @@ class World:
         self.view = self._view(f"{WELCOME}\n\n{seen}\n\nYour task is to: {game.task}")
 
     def step(self, command: str) -> View:
-        """Do what a command says, or nothing if it is not admissible as it is written."""
+        """Carry out a command, or do nothing if it is not admissible as it is written."""
         action = self._actions.get(command.strip())
         self.view = self._view(action()) if action else self.view._replace(text=NOTHING_HAPPENS)
         return self.view
@@ -97,7 +97,7 @@ class World:
             (self._true.add if value else self._true.discard)(fact)
             self.progress = self.game.goal.progress(self._true)
 
-    # What can be done.
+    # The possible actions.
 
     def _possible(self) -> dict[str, Callable[[], str]]:
         game, names, hand = self.game, self.game.names, self.hand
@@ -136,7 +136,7 @@ class World:
     def is_open(self, receptacle: str) -> bool:
         return receptacle not in self.game.able["openable"] or receptacle in self.opened
 
-    # What is done, and the sentence that reports it.
+    # The actions, and the sentences that report them.
 
     def _go(self, receptacle: str) -> str:
         game = self.game

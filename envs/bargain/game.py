@@ -19,13 +19,13 @@ from agent_gym.rewards import after_thought
 
 KINDS = ("book", "hat", "ball", "pen")
 TOTAL = 10
-"""What the whole pool is worth to each role."""
+"""The value of the whole pool to each role."""
 _FIFTHS = {"train": (0, 1, 2), "validation": (3,), "test": (4,)}  # of all pools, by split
 _MOST_ITEMS = 10
 _TALK = 300  # characters of an action that the other gets to read
 _LINE = 200  # characters of a line that may be an action
 _ACTION = re.compile(r"(offer)\W{1,3}\d{1,9}(?:\D{1,3}\d{1,9})*|(accept|quit)", re.IGNORECASE)
-# A minus belongs to its number; a hyphen that stands behind a word or a number, as in 1-0-2, only separates.
+# A minus belongs to its number; a hyphen after a word or a number, as in 1-0-2, only separates.
 _COUNT = re.compile(r"(?:(?<!\w)[-−])?\d+")
 
 Counts = tuple[int, ...]
@@ -46,7 +46,7 @@ class Bargain(Game):
         super().__init__()
         self.pool, self.values, self.rounds = tuple(pool), {role: tuple(values[role]) for role in self.roles}, rounds
         self.turn = 0
-        self.offer: Counts | None = None  # what the role that made it takes; the other gets the rest
+        self.offer: Counts | None = None  # the take of the role that made it; the other gets the rest
         self.deal: dict[str, Counts] = {}
 
     def opening(self, role: str) -> str:
@@ -96,20 +96,20 @@ class Bargain(Game):
         return self.roles[1 - self.roles.index(role)]
 
     def rest(self, taken: Counts) -> Counts:
-        """Return what is left of the pool."""
+        """Return the rest of the pool."""
         return tuple(n - m for n, m in zip(self.pool, taken, strict=True))
 
     def worth(self, role: str, items: Counts) -> int:
-        """Return what some items are worth to a role."""
+        """Return the value of some items to a role."""
         return sum(n * value for n, value in zip(items, self.values[role], strict=True))
 
     def splits(self) -> Iterator[Counts]:
-        """Yield what the first role may take."""
+        """Yield the possible takes of the first role."""
         return itertools.product(*(range(n + 1) for n in self.pool))
 
     @cached_property
     def nash(self) -> Counts:
-        """What the first role takes in the division with the largest product of both shares (Nash, 1950)."""
+        """The first role's take in the division with the largest product of both shares (Nash, 1950)."""
         return max(
             self.splits(),
             key=lambda one: (
@@ -121,7 +121,7 @@ class Bargain(Game):
 
     @property
     def fair(self) -> dict[str, int]:
-        """What each role gets of the `nash` division."""
+        """Each role's value in the `nash` division."""
         return {"first": self.worth("first", self.nash), "second": self.worth("second", self.rest(self.nash))}
 
     @property
@@ -131,18 +131,18 @@ class Bargain(Game):
 
     @property
     def offered(self) -> int:
-        """What the standing offer is worth to the role that acts, 0 if there is none."""
+        """The value of the current offer to the role that acts, 0 without an offer."""
         return self.worth(self.role, self.rest(self.offer)) if self.offer else 0
 
     def best(self, role: str, leave: int) -> Counts:
-        """Return what a role takes at most if the other is to get something worth `leave` at least."""
+        """Return the largest take of a role that leaves the other a value of `leave` at least."""
         other = self.other(role)
         able = [one for one in self.splits() if self.worth(other, self.rest(one)) >= leave]
         return max(able, key=lambda one: (self.worth(role, one), self.worth(other, self.rest(one)), one))
 
 
 def _last_action(text: str) -> tuple[str, re.Match[str] | None]:
-    """Return the last line that is an action, and what stands before it."""
+    """Return the last line that is an action, and the text before it."""
     lines = text.splitlines()
     for n in reversed(range(len(lines))):
         if len(lines[n]) <= _LINE and (found := _ACTION.fullmatch(lines[n].strip(" \t*_`'\".!<>"))):
@@ -159,7 +159,7 @@ def written(items: Counts) -> str:
 
 
 def greedy(game: Bargain, role: str) -> str:
-    """Leave as little as the other would rather have than nothing; take an offer only if there is no turn after it.
+    """Leave as little as the other would rather have than nothing; take an offer only in the last turn.
 
     With one round this is the equilibrium of the ultimatum game: the first leaves the least that is worth anything, the
     second accepts whatever is.
@@ -174,8 +174,8 @@ def greedy(game: Bargain, role: str) -> str:
 def fair(game: Bargain, role: str) -> str:
     """Ask for all at first and concede, turn by turn, down to the share of Nash's solution.
 
-    A time-dependent tactic of the linear kind (Faratin, Sierra, Jennings, 1998): aims at
-    TOTAL - (TOTAL - fair) k / n in turn k = 1..n, takes what is worth it, and offers the other as much as it leaves.
+    A time-dependent tactic of the linear kind (Faratin, Sierra, Jennings, 1998): aims at TOTAL - (TOTAL - fair) k / n
+    in turn k = 1..n, takes an offer of that value, and offers the other as much as it leaves.
     """
     aim = TOTAL - (TOTAL - game.fair[role]) * (game.rounds - game.left + 1) / game.rounds
     if game.offer and game.offered >= aim:
@@ -187,7 +187,7 @@ def fair(game: Bargain, role: str) -> str:
 
 
 def expert(game: Bargain, role: str) -> str:
-    """Take what is worth Nash's share, else offer Nash's division."""
+    """Take an offer worth Nash's share, else offer Nash's division."""
     if game.offer and game.offered >= game.fair[role]:
         return "accept"
     mine = game.nash if role == "first" else game.rest(game.nash)
@@ -223,12 +223,12 @@ class GeneratedDeals(SplitRows):
                 break
         values = {"first": list(first), "second": list(second)}
         role = ("first", "second")[index % 2]
-        # By what the policy reads: tasks that differ in hidden values alone would be one task with two answers.
+        # By the policy's view: tasks that differ in hidden values alone would be one task with two answers.
         return {"deal_key": repr((pool, role, values[role])), "pool": list(pool), "values": values, "role": role}
 
 
 @cache
 def _values(pool: Counts) -> list[Counts]:
-    """Return what one item of each kind may be worth, for a pool that is worth `TOTAL`."""
+    """Return the possible values of one item of each kind, for a pool that is worth `TOTAL`."""
     able = itertools.product(*(range(TOTAL // n + 1) for n in pool))
     return [one for one in able if sum(n * value for n, value in zip(pool, one, strict=True)) == TOTAL]

@@ -24,7 +24,7 @@ Number = int | Fraction
 _LIMIT = 10**MAX_DIGITS
 # A comma belongs to a number only as a proper thousands separator: `1,20` is more likely a slip than 120.
 _NUMBER = r"(?:\$\s*)?((?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
-# The last group takes what is neither number nor sign, so that nothing is skipped between two tokens.
+# The last group takes a character that is neither number nor sign, so that nothing is skipped between two tokens.
 _TOKEN = re.compile(rf"{_NUMBER}|(\*\*|//|[-+*/%()])|(\S)")
 _TYPOGRAPHY = str.maketrans({"×": "*", "÷": "/", "−": "-"})
 
@@ -58,7 +58,7 @@ def calculate(expression: str) -> str:
         expression: at most `MAX_LENGTH` characters of any text.
 
     Returns:
-        The number, or a line that starts with `Error:` and names what is wrong. Never raises.
+        The number, or a line that starts with `Error:` and names the fault. Never raises.
     """
     try:
         if len(expression) > MAX_LENGTH:

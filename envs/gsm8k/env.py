@@ -43,8 +43,8 @@ class GSM8KEnv(RowOpening, ToolEnv):
 
     ## Reward
     - `answer` (weight 1): 1 if the stated number equals the gold number; 72, 72.0, $72 and 72 cm are the same number.
-      Also read are `3/4`, `1 1/2`, `1 000`, `18 cm^2`, `1.8e1` and `5*3=15` (scoring.py), tags in any case, and,
-      where a turn has no tags, what stands after `####`, as in the solutions of GSM8K itself.
+      Also read are `3/4`, `1 1/2`, `1 000`, `18 cm^2`, `1.8e1` and `5*3=15` (scoring.py), tags in any case, and, where
+      a turn has no tags, the text after `####`, as in the solutions of GSM8K itself.
     - `format` (weight 0.1): 1 if the last turn states exactly one `<answer>...</answer>` that is not empty, and nothing
       after it.
     - `call` (weight 0, off): minus the share of a turn's calls that failed. It looks only at whether a call could be
@@ -63,7 +63,7 @@ class GSM8KEnv(RowOpening, ToolEnv):
       numbers. None (default): 1 to 4 calculations, mixed, and no idle numbers.
     - `use_calculator`: False removes the tool.
     - `protocol`: "verl" (one turn, no tool) or "agent-r1" (a tool that tells whether an answer is right) plays as these
-      do (docs/protocols.md): prompt, tool, turns, and their strict matching of what stands after `####`.
+      do (docs/protocols.md): prompt, tool, turns, and their strict matching of the text after `####`.
     - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode.
 
     ## Ids
@@ -155,7 +155,7 @@ class GSM8KEnv(RowOpening, ToolEnv):
         """Play the next annotated computation as a call, then state the gold answer.
 
         "direct" states it at once. "hasty" leaves out the last of several computations in seven of ten episodes, and
-        states what the one before it gave.
+        states the result of the one before it.
         """
         self.check_style(style, ("default", "direct", "hasty"))
         if self.protocol:
@@ -188,12 +188,12 @@ def annotated_steps(answer: str) -> list[tuple[str, str]]:
     """Return the (expression, value) pairs of a worked answer in order.
 
     GSM8K marks each computation of a solution, as in `48/2 = <<48/2=24>>24` (arXiv:2110.14168, section 4.2). The left
-    side is what a person would have typed into a calculator. One row in 12 of the test split (one in 16 of train) ends
-    in prose, its last computation without a mark; the expert does not invent the missing call.
+    side is a person's input to a calculator. One row in 12 of the test split (one in 16 of train) ends in prose, its
+    last computation without a mark; the expert does not invent the missing call.
     """
     return [(match[1].strip(), match[2].strip()) for match in _ANNOTATION.finditer(answer)]
 
 
 def gold_answer(answer: str) -> str:
-    """Return what stands after the last `####` of a worked answer, without thousands separators."""
+    """Return the text after the last `####` of a worked answer, without thousands separators."""
     return answer.rpartition("####")[2].strip().replace(",", "")

@@ -19,7 +19,7 @@ _STRICT, _FLEXIBLE = re.compile(r"#### (-?[0-9.,]+)"), re.compile(r"-?[0-9.,]+")
 class ProblemProtocol(Protocol):
     """A protocol of word problems."""
 
-    suffix: str  # behind the question
+    suffix: str  # after the question
 
 
 def strict_match(turn: str, gold: str) -> float:

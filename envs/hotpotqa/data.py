@@ -1,4 +1,4 @@
-"""HotpotQA's rows from where they are (the generator, a file, a folder, the hub), and what an episode needs of one.
+"""HotpotQA's rows from any source (generator, file, folder, hub), and the parts that an episode needs.
 
 The official JSON (`supporting_facts` and `context` as pairs), the hub's form (both as columns) and the rows of
 2WikiMultihopQA and MuSiQue are read.
@@ -27,7 +27,7 @@ OWN = (
     "context", "paragraphs", "supporting_facts", "question_decomposition", "metadata", "answerable", "evidences",
     "evidences_id", "entity_ids", "answer_id", "answers_objects", "gold_ids",
 )  # fmt: skip
-"""Columns that the environment reads, or that say no more than others do: what they hold is searched and not shown."""
+"""Columns that the environment reads, or that repeat others: their content is searched and not shown."""
 _SPLIT_NAMES = {"dev": "validation", "valid": "validation"}
 _TEXTS = ("text", "paragraphtext", "sentences", "content", "contents", "passagetext", "snippet", "body")
 
@@ -44,10 +44,10 @@ guessing solves."""
 
 
 class Question(NamedTuple):
-    """What an episode needs of a row."""
+    """The parts of a row that an episode needs."""
 
     text: str
-    answers: tuple[str, ...]  # what counts as right: the gold answer, then its aliases
+    answers: tuple[str, ...]  # the right answers: the gold answer, then its aliases
     titles: tuple[str, ...]  # of the gold paragraphs, each once, in the order in which the supporting facts name them
     facts: tuple[tuple[str, str], ...]  # the supporting facts as (title, sentence)
 
@@ -55,7 +55,7 @@ class Question(NamedTuple):
 def read_question(row: Any) -> Question:
     """Read a row; a supporting fact whose sentence does not exist, of which the official files have some, is left out.
 
-    `ConfigError` if it is no row of HotpotQA.
+    `ConfigError` if it is not a row of HotpotQA.
     """
     problem = f"a HotpotQA task is a dict with question, answer, supporting_facts and context, got {row!r:.200}"
     question = question_of(row, (*OWN, "choices")) if isinstance(row, Mapping) else None
@@ -131,9 +131,9 @@ def distinct(splits: Splits) -> list[Sequence[Row]]:
 def load(data: str | Path, rules: Rules = RULES) -> Splits:
     """Load the rows of a file, a folder or a hub name. The dev split serves as test where there is none.
 
-    In a folder with the official files those for the full wiki, which come without the gold paragraphs, and test files,
-    whose answers are not public, are passed over; elsewhere a test split without answers is. Rows that MuSiQue marks as
-    ones without an answer are left out. `ConfigError` as `row_reader.load`.
+    In a folder with the official files the ones for the full wiki, which come without the gold paragraphs, and test
+    files, whose answers are not public, are passed over; elsewhere a test split without answers is. Rows that MuSiQue
+    marks as ones without an answer are left out. `ConfigError` as `row_reader.load`.
     """
     config = "distractor" if "hotpot" in str(data) else None
     loaded = row_reader.load(data, rules, config, _is_passed_over)

@@ -56,15 +56,14 @@ REACT = prompt_file(__file__, "react-chat.txt")
 class HotpotQAEnv(RowOpening, ToolEnv):
     """Multi-hop questions, answered by searching.
 
-    ## Description
-    The answer to a question stands in a paragraph that the question does not name: another has to be found first. The
-    policy searches as often as its turns allow, several times per turn if it likes. A turn without a call answers.
+    ## Description The answer to a question is in a paragraph that the question does not name: another has to be found
+    first. The policy searches as often as its turns allow, several times per turn if it likes. A turn without a call
+    answers.
 
-    ## Observation
-    `reset` returns the question, after the passages that a search for it finds with `retrieve_question`. A call is
-    answered by up to `top_k` paragraphs as lines `[1] Title: text`, by "No results.", or by a line that starts with
-    "Error:", in ReAct after "Observation: ". The answer returns nothing. Gold answers and supporting facts are never
-    shown, except as what a search finds.
+    ## Observation `reset` returns the question, after the passages that a search for it finds with `retrieve_question`.
+    A call is answered by up to `top_k` paragraphs as lines `[1] Title: text`, by "No results.", or by a line that
+    starts with "Error:", in ReAct after "Observation: ". The answer returns nothing. Gold answers and supporting facts
+    are never shown, except as hits of a search.
 
     ## Action
     Free text. A call as `<tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>`, or with
@@ -98,16 +97,16 @@ class HotpotQAEnv(RowOpening, ToolEnv):
     - `data`: "embedded" (default), an official JSON file, a folder with such files, or "hotpotqa/hotpot_qa".
     - `columns`: names of other columns, as {"question": "query", "answer": "gold"}.
     - `skip_bad`: whether rows that cannot be played are left out, and counted on stderr. False (default): an error.
-    - `corpus`: what is searched: a folder or file (agent_gym.search.corpus, BEIR's corpus.jsonl), or a hub name. By
+    - `corpus`: the searched corpus: a folder or file (agent_gym.search.corpus, BEIR's corpus.jsonl), or a hub name. By
       default each embedded question searches its own world, and other data the paragraphs of all its questions.
     - `retriever`: "bm25" (default), the folder of an index of `corpus`, the address of a server that speaks Search-R1's
-      protocol, or any object with `search(queries, k)`; the last two decide what is searched.
+      protocol, or any object with `search(queries, k)`; the last two decide on the corpus.
     - `tools`: ("search",), ("search", "lookup"), or () for none; `lookup(title)` reads the paragraph with this title.
-    - `protocol`: "search-r1", "agent-r1", "react" or "ragen" plays as these do (docs/protocols.md): prompt, format,
-      what is shown of a search, and, unless they are given, turns, `top_k`, limits and reward. None by default.
+    - `protocol`: "search-r1", "agent-r1", "react" or "ragen" plays as these do (docs/protocols.md): prompt, format, the
+      shown part of a search, and, unless they are given, turns, `top_k`, limits and reward. None by default.
     - `calls`: how calls are written, "hermes" (default) or "react". `parser` takes any other format, such as
       `TagParser({"search": "query"})`.
-    - `retrieve_question`: whether what a search for it finds stands before it. `top_k`: paragraphs per search.
+    - `retrieve_question`: whether the hits of a search for it come before it. `top_k`: paragraphs per search.
     - `max_passage_tokens`, `max_observation_tokens`: limits of a paragraph, and of all that a turn is answered, in
       tokens of `tokenizer`, or of four bytes each without one, as in rollouts.
     - `difficulty`: 1 to 5, of embedded questions: 1 and 2 for a name over two paragraphs, among ten or all 405; 3 for a
@@ -241,7 +240,7 @@ class HotpotQAEnv(RowOpening, ToolEnv):
         return f"{self._passages(question.text)}\n\n{text}" if self._retrieves else text
 
     def respond(self, action: str) -> Reply:
-        self._found.clear()  # what each search of this turn found, uncut
+        self._found.clear()  # the hits of each search of this turn, uncut
         reply = super().respond(action)
         if calls := reply.tool_calls:
             texts = [self._written(call) for call in calls]
@@ -254,7 +253,7 @@ class HotpotQAEnv(RowOpening, ToolEnv):
             elif self._react:
                 # As the user's words: a tool's would be framed as the answer to a call of the template's own form.
                 reply.messages = [{"role": "user", "content": "\n".join(texts)}]
-            # Only what a search found counts: an error repeats what the policy wrote.
+            # Only hits of a search count: an error repeats the policy's text.
             shown = self._found if self.protocol else [call.answer for call in calls if not call.failed]
             reply.terms |= self._judge.calls(calls, self.tools, shown)
             reply.metrics |= self._judge.metrics
@@ -287,14 +286,14 @@ class HotpotQAEnv(RowOpening, ToolEnv):
         return before + first_characters(call.answer, self.protocol.max_chars or len(call.answer)) + after
 
     def _framed(self, action: str, answer: str) -> str:
-        """Put what the protocol writes around an answer of the world; the policy may have sampled its beginning."""
+        """Put the protocol's frame around an answer of the world; the policy may have sampled its beginning."""
         assert self.protocol is not None and self.protocol.frame is not None
         text = self.protocol.frame.replace("{turn}", str(self.turn + 1)).replace("{}", answer)
         begun = next((stop for stop in self.stop if action.endswith(stop) and text.startswith(stop)), "")
         return text.removeprefix(begun)
 
     def expert_action(self, style: str = "default") -> str:
-        # "direct" answers at once with what can be read. A made-up answer would teach a policy to make up answers: in
+        # "direct" answers at once with the text at hand. A made-up answer would teach a policy to make up answers: in
         # an experiment it lost the ability to copy one from a paragraph.
         self.check_style(style)
         titles, answer = self._judge.question.titles, self._judge.question.answers[0]

@@ -20,7 +20,7 @@ from agent_gym.protocols import Protocol, prompt_file
 from agent_gym.search import Hit
 from agent_gym.tools import FirstCallParser, TextTool, ToolCall, ToolResult, same_text
 
-Find = Callable[[Sequence[str], int], list[list[Hit]]]  # queries and k to what is found per query
+Find = Callable[[Sequence[str], int], list[list[Hit]]]  # queries and k to the hits of each query
 Write = Callable[[Sequence[Hit]], str]
 
 _IDS = ("AgentR1/HotpotQA-v0", "AgentR1/HotpotQA-FullWiki-v0", "AgentR1/MultiHopQA-v0")
@@ -35,11 +35,11 @@ class SearchProtocol(Protocol):
 
     prompt: str  # the user's first message, around {question}
     marked: bool = False  # whether a question without a question mark gets one
-    passages: Callable[[Sequence[Hit]], str]  # what a search writes
-    results: str = "{}"  # around that; {query} is what was searched for
+    passages: Callable[[Sequence[Hit]], str]  # the text of a search
+    results: str = "{}"  # around that; {query} is the query
     max_chars: int | None = None  # of it; the rest is cut off
     frame: str | None = None  # around an answer inside the policy's own turn, which {turn} numbers; None for messages
-    message: Callable[[Sequence[str], str], str] | None = None  # of the turns so far, and of what is shown last
+    message: Callable[[Sequence[str], str], str] | None = None  # of the turns so far, and of the last shown text
     invalid: str = ""  # the answer to a turn without an action; "" if such a turn is the answer to the question
     refusal: Callable[[ToolCall], str] | None = None  # the answer to a call that cannot run
     browses: bool = False  # whether `search` opens an article and `lookup` reads on in it (`Browser`)
@@ -202,7 +202,7 @@ PROTOCOLS: Mapping[str, SearchProtocol] = {
             "max_observation_tokens": 500,
             "reward": "search_r1",
         },
-        rollout={"max_turn_tokens": 500, "max_tokens": 4096 + 500},  # of what a turn reads, and of the turn
+        rollout={"max_turn_tokens": 500, "max_tokens": 4096 + 500},  # of the text that a turn reads, and of the turn
         turn="<think>I go on step by step.</think>\n{}",
         prompt=prompt_file(__file__, "search-r1.txt"),
         marked=True,

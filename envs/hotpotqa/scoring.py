@@ -1,4 +1,4 @@
-"""What a policy reads of what is found, and what an episode is worth: its answer, and what its turns showed.
+"""The text of hits for the policy, and the reward of an episode: its answer, and the paragraphs that its turns showed.
 
 Four papers' rewards are named terms, next to the clean default:
 
@@ -65,7 +65,7 @@ class Judge:
         return len(new_titles) / max(1, len(titles)), len(new_facts) / max(1, len(set(facts)))
 
     def calls(self, calls: Sequence[ToolCall], tools: Collection[str], found: Sequence[str]) -> dict[str, float]:
-        """Return the process terms of a turn of at least one call, and of what its searches found (`render`)."""
+        """Return the process terms of a turn of at least one call, and of the hits of its searches (`render`)."""
         repeated = 0
         for call in calls:
             if call.name in tools:
@@ -168,4 +168,4 @@ TERMS: dict[str, Callable[[Sequence[str], Sequence[str]], float]] = {
     "passing_f1": passing_f1,
 }
 """Parts of published rewards by name: functions of the policy's turns and the gold answers."""
-UNANSWERED = ("floor", "turn_format", "graded_answer")  # those that also score an episode that ran out of turns
+UNANSWERED = ("floor", "turn_format", "graded_answer")  # the ones that also score an episode that ran out of turns

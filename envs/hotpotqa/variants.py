@@ -19,8 +19,8 @@ from agent_gym.row_splits import FolderSplits
 class HotpotQAFullWikiEnv(HotpotQAEnv):
     """HotpotQA's full-wiki setting: the same questions, searched for in 5.23 million paragraphs.
 
-    ## Description
-    As `HotpotQAEnv`. What is searched is not the questions' own paragraphs but the introduction of every article.
+    ## Description As `HotpotQAEnv`. The corpus is not the questions' own paragraphs but the introduction of every
+    article.
 
     ## Arguments
     - `corpus`: the paragraphs, for example a folder made from BeIR/hotpotqa by `agent_gym.search.Corpus.build`; or
@@ -64,10 +64,10 @@ class Mixture(GeneratedRows):
 def mixture(
     data: Any, levels: Sequence[str] | None = None, difficulty: int | None = None, rules: Rules = RULES
 ) -> tuple[Splits, list[Sequence[Row]]]:
-    """Load sources, "embedded", files, folders or names on the hub, and mix them; return what `questions` does.
+    """Load sources, "embedded", files, folders or names on the hub, and mix them; return the same as `questions`.
 
     With a difficulty it is `questions`. Raises:
-        ConfigError: if there is no source, one cannot be read, or levels are given, which a mixture does not have.
+        ConfigError: if the list is empty, a source cannot be read, or levels are given, which a mixture does not have.
     """
     if difficulty is not None:
         return questions(data, levels, difficulty, rules)
@@ -102,7 +102,7 @@ class MultiHopQAEnv(HotpotQAEnv):
 
     ## Arguments
     - `data`: "embedded" (default), a file, folder or hub name of one of the three data sets, or a list of such. Each
-      split mixes what the sources have of it, evenly over its length. The form of a row shows its data set.
+      split mixes the sources' rows of it, evenly over its length. The form of a row shows its data set.
     - `max_turns`: 8, since there are up to four paragraphs to find.
     - everything else `HotpotQAEnv` takes, except `levels`.
 

@@ -27,16 +27,16 @@ from agent_gym.row_reader import Report, say_once
 from agent_gym.row_splits import FolderSplits, find_files, stem_of
 
 COLUMNS = ("paper_id", "title", "abstract", "year", "references")
-# Observations put ids in brackets, answers list them with commas or on lines of their own.
+# Observations put ids in brackets, answers list them with commas or on separate lines.
 _NO_ID = re.compile(r"[\s,\[\]]|^$")
 
 
 class Query(NamedTuple):
-    """What an episode needs of a row: the question, the papers it asks for, and what its expert does."""
+    """The parts of a row that an episode needs: the question, its papers, and the expert's actions."""
 
     text: str
     papers: tuple[str, ...]  # ids, each once
-    searches: tuple[str, ...]  # what the expert searches for first
+    searches: tuple[str, ...]  # the expert's first search
     expands: tuple[str, ...]  # papers that the expert expands, in this order, if it has seen them
     related: frozenset[str] = frozenset()  # ids of papers that are about the question and no answer to it
 
@@ -44,8 +44,8 @@ class Query(NamedTuple):
 def open_data(data: str, difficulty: int | None = None, skip_bad: bool = False) -> tuple[Splits, Library | None]:
     """Return the splits of a data source, and the papers that all of its questions are searched in, if they share them.
 
-    `ConfigError` if there is no such folder, or with file and line for what is wrong in it; and for a difficulty that
-    is not 1 to 5, or that data does not have.
+    `ConfigError` if the folder does not exist, or with file and line for a fault in it; and for a difficulty that is
+    not 1 to 5, or that data does not have.
     """
     if data == EMBEDDED:
         return GeneratedQueries.splits(difficulty=DEFAULT if difficulty is None else difficulty), None
@@ -84,9 +84,9 @@ def _open_folder(folder: Path, _changed: tuple[tuple[str, int], ...], skip_bad: 
 
 
 def read_task(task: Any, shared: Library | None) -> tuple[Query, Library]:
-    """Read a row, and find the papers that it is searched in: its field's, those of its data, or its own `corpus`.
+    """Read a row, and find the papers that it is searched in: its field's, its data's, or its own `corpus`.
 
-    `ConfigError` if it is no row, or asks for papers that are not there.
+    `ConfigError` if it is not a row, or asks for papers that are not there.
     """
     _need("a task of paper search", task, ("question", "papers"))
     if "corpus" in task:
@@ -140,7 +140,7 @@ def _query(place: str, row: Any, library: Library) -> Row | None:
         raise ConfigError(row.reason)
     if "papers" not in row and "answer_arxiv_id" in row:
         _need(place, row, ("qid", "question"))
-        # No dump holds all that was ever cited. What is not in it cannot be found, and is not asked for.
+        # No dump holds all that was ever cited. A missing paper cannot be found, and is not asked for.
         answer = _ids(place, "answer_arxiv_id", row["answer_arxiv_id"])
         papers = [paper for paper in answer if paper in library.papers]
         if not papers:

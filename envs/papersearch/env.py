@@ -22,18 +22,17 @@ from agent_gym.tools import TextTool, ToolResult
 class PaperSearchEnv(ToolEnv):
     """Scholarly questions, answered by the set of papers that they ask for.
 
-    ## Description
-    A question is such as "Which papers apply Tobila to Dorema?". A search finds some of the papers; others do not name
-    what they use and only cite it, so that they are found along citations. Not all that cite both apply one to the
-    other: what a paper says decides, and it may call things by other names. The policy searches and expands as often as
-    its turns allow, several times per turn if it likes. A turn without a tool call is the answer: the list of papers.
+    ## Description A question is such as "Which papers apply Tobila to Dorema?". A search finds some of the papers;
+    others do not name the things they use and only cite them, so that they are found along citations. Not all that cite
+    both apply one to the other: the paper's text decides, and it may call things by other names. The policy searches
+    and expands as often as its turns allow, several times per turn if it likes. A turn without a tool call is the
+    answer: the list of papers.
 
-    ## Observation
-    `reset` returns the question. A search is answered by up to `top_k` papers, one per line:
-    `[id] title (authors, year): abstract`. An expansion lists the papers that a paper cites and then those of the
-    corpus that cite it, `top_k` at a time; expanding it again shows the next. A paper that was shown before is listed
-    by id and title alone. "No results." and lines that start with "Error:" are the other answers. The final answer
-    returns nothing. Which papers are relevant is never shown.
+    ## Observation `reset` returns the question. A search is answered by up to `top_k` papers, one per line: `[id] title
+    (authors, year): abstract`. An expansion lists the papers that a paper cites and then the ones of the corpus that
+    cite it, `top_k` at a time; expanding it again shows the next. A paper that was shown before is listed by id and
+    title alone. "No results." and lines that start with "Error:" are the other answers. The final answer returns
+    nothing. Which papers are relevant is never shown.
 
     ## Action
     Free text. Calls as `<tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>`, and
@@ -43,7 +42,7 @@ class PaperSearchEnv(ToolEnv):
     ## Reward
     Outcome, paid with the answer. Each id counts once; ids that do not exist or were never shown count as wrong.
     - `f1` (weight 1): harmonic mean of `recall` (0), the share of the papers asked for that the last tagged answer
-      lists, and `precision` (0), the share of what it lists that was asked for.
+      lists, and `precision` (0), the share of its papers that were asked for.
     - `ndcg` (0): graded relevance of the first papers that it lists, in their order (scoring.py).
     - `format` (0): 1 if the turn states exactly one tagged answer and nothing after it.
 
@@ -52,7 +51,7 @@ class PaperSearchEnv(ToolEnv):
     - `found_precision` (0): share of the papers that this turn was the first to show that were asked for.
     - `repeat` (0): minus the share of this turn's calls that had been made before and had no more to show.
     - `found_count`, `best_found`, `calls`, `wasted` (0): parts of published rewards. How many papers asked for are new,
-      and how many if each call counts for 3 at most; minus the number of calls; minus the number of those that repeat
+      and how many if each call counts for 3 at most; minus the number of calls; minus the number of calls that repeat
       or expand a paper that was not shown.
 
     `reward="pasa"` or `"paperscout"` sets the weights of a published formula instead of `"f1"` (scoring.py);
@@ -66,14 +65,15 @@ class PaperSearchEnv(ToolEnv):
 
     ## Arguments
     - `data`: "embedded" (default), or a folder with papers.jsonl and questions (data.py).
-    - `difficulty`: 1 to 5, of embedded questions. 1: each paper names what it uses; 2: half only cite it; 3 (default):
-      as many papers cite both things and do not apply them as are asked for, and things have several names; 4, 5: more
-      of all this.
+    - `difficulty`: 1 to 5, of embedded questions. 1: each paper names the things it uses; 2: half only cite it; 3
+      (default): as many papers cite both things and do not apply them as are asked for, and things have several names;
+      4, 5: more of all this.
     - `skip_bad`: whether questions that cannot be played are left out, and counted. False (default): an error.
     - `retriever`: "bm25" (default), the folder of an index of the folder's papers (titles and abstracts, in their
       order), the address of a server that speaks Search-R1's protocol, or any object with `search(queries, k)`. Its ids
-      must be those of the papers. Embedded fields are searched by BM25, each by itself.
-    - `top_k`: papers per call. With 5, what an expert reads at difficulty 3 needs a context of up to 8,192 tokens.
+      must be the papers' ids. Embedded fields are searched by BM25, each by itself.
+    - `top_k`: papers per call. With 5, the text of an expert's episode at difficulty 3 needs a context of up to 8,192
+        tokens.
     - `max_paper_tokens`, `max_observation_tokens`: limits of a paper's line, and of all that a turn is answered, in
       tokens of `tokenizer`, or of four bytes each without one, as in rollouts.
     - everything `ToolEnv` and `TextEnv` take.
@@ -84,13 +84,12 @@ class PaperSearchEnv(ToolEnv):
     (at difficulty 4 there are fewer). AutoScholarQuery (33,551 / 1,000 /
     1,000 questions) and RealScholarQuery (50) come with PaSa; they need a dump of the papers.
 
-    ## References
-    He et al., PaSa, arXiv:2501.10120. Pan et al., PaperScout, arXiv:2601.10029; the tools are those of its recipe in
-    StepPO, except that a search engine and the gold papers stand in for its selector model.
+    ## References He et al., PaSa, arXiv:2501.10120. Pan et al., PaperScout, arXiv:2601.10029; the tools are those of
+    its recipe in StepPO, except that a search engine and the gold papers replace its selector model.
 
     ## Versions
     v1: papers that cite both things and do not apply them, other names, held-out wordings, `ndcg`. Following citations
-    without reading solved v0, which is no longer there; `difficulty=2` is like it.
+    without reading solved v0, which was removed; `difficulty=2` is like it.
     """
 
     reward_weights: ClassVar[Mapping[str, float]] = {
@@ -147,7 +146,7 @@ class PaperSearchEnv(ToolEnv):
         return self._judge.query.text
 
     def respond(self, action: str) -> Reply:
-        # What this turn has listed and expanded so far, on top of the earlier ones.
+        # The papers that this turn has listed and expanded so far, on top of the earlier ones.
         self._known, self._expanded = dict(self._judge.shown), Counter(self._judge.expanded)
         reply = super().respond(action)
         if calls := reply.tool_calls:

@@ -1,4 +1,4 @@
-"""What an episode is worth: the papers that it answers, and what each turn of calls showed for the first time.
+"""The reward of an episode: its answered papers, and the papers that each turn showed for the first time.
 
 A `Judge` knows the gold papers and returns nothing but numbers. The rewards of two papers on paper search are named
 terms, next to the clean default:
@@ -10,8 +10,8 @@ terms, next to the clean default:
 | `"paperscout"` | `best_found` + 0.5 * `wasted` | PaperScout (arXiv:2601.10029), as StepPO's recipe computes it |
 
 Neither of the two scores an answer: both pay each turn for the papers that it was the first to find. Here the gold
-papers stand in for the model that judges them: PaSa reports that as an ablation ("w/o Selector as RM"), and the scores
-of PaperScout between 0 and 1 become 0 or 1. PaperScout shows an expanded paper's surroundings all at once, so that any
+papers replace the model that judges them: PaSa reports that as an ablation ("w/o Selector as RM"), and the scores of
+PaperScout between 0 and 1 become 0 or 1. PaperScout shows an expanded paper's surroundings all at once, so that any
 second expansion is wasted; here one is only wasted after the last page.
 
 `ndcg` is graded: a paper asked for gains `_ASKED`, one that is related to the question `_RELATED`. With the gains G of
@@ -64,7 +64,7 @@ class Judge:
             if call.failed:
                 lost += call.name == "expand"
                 continue
-            # Only what a tool found counts: an error repeats what the policy wrote.
+            # Only results of a tool count: an error repeats the policy's text.
             new = [paper for paper in listed(call.answer) if paper not in self.shown and paper in self.library.papers]
             self.shown.update(dict.fromkeys(new))
             hits = len(gold.intersection(new))
@@ -123,9 +123,9 @@ class Judge:
 def plan(judge: Judge, turn: int, turns: int, most: int) -> list[tuple[str, str]]:
     """Return the expert's calls of turn `turn` (0 for the first) of `turns`, `most` at most; none to answer now.
 
-    A call is the name of a tool and its argument. The expert knows the gold papers, but does not state what it could
-    not have read: on generated questions it lists the citations of both papers that introduced what the question
-    names, until it has seen all of the answer in each list.
+    A call is the name of a tool and its argument. The expert knows the gold papers, but does not state papers that it
+    could not have read: on generated questions it lists the citations of both papers that introduced the things that
+    the question names, until it has seen all of the answer in each list.
     """
     query, left = judge.query, turns - turn - 1
     missing = [paper for paper in query.papers if paper not in judge.shown]
@@ -133,7 +133,7 @@ def plan(judge: Judge, turn: int, turns: int, most: int) -> list[tuple[str, str]
         return []
     if turn == 0 and left > 1:
         return [("search", text) for text in query.searches][:most]
-    # With one turn left before the answer there is no time to read: all pages at once.
+    # With one turn left before the answer no time is left to read: all pages at once.
     pages = [("expand", paper) for paper in query.expands if paper in judge.shown for _ in range(_due(judge, paper))]
     if left > 1:
         pages = list(dict.fromkeys(pages))
@@ -147,7 +147,7 @@ def plan(judge: Judge, turn: int, turns: int, most: int) -> list[tuple[str, str]
     near = max(judge.shown, key=leads_to, default=None)
     if near is not None and left > 1 and leads_to(near):
         return [("expand", near)]
-    # What no citation leads to, or not in time, is searched for by its title.
+    # A paper to which no citation leads in time is searched for by its title.
     titles = [judge.library.papers[paper].title for paper in missing]
     return [("search", title) for title in titles if same_text(title) not in judge.searched][:most]
 

@@ -34,7 +34,7 @@ class Paper:
 
 
 class Library:
-    """What a question is searched in.
+    """The papers in which a question is searched.
 
     Attributes:
         papers: by id, in the order of the corpus.
@@ -53,16 +53,16 @@ class Library:
 
     @cached_property
     def documents(self) -> list[Document]:
-        """What a search engine indexes: title and abstract, and neither authors nor references."""
+        """The indexed text of a paper: title and abstract, and neither authors nor references."""
         return [Document(paper.id, paper.title, paper.abstract) for paper in self.papers.values()]
 
     def around(self, paper_id: str) -> list[str]:
-        """Return the papers that a paper cites and then those that cite it; one that does both comes twice."""
+        """Return the papers that a paper cites and then the papers that cite it; one that does both comes twice."""
         return self.cites[paper_id] + self.citing[paper_id]
 
 
 def lines(papers: Iterable[Paper], known: dict[str, None], limit: TokenLimit, max_tokens: int) -> str:
-    """Write papers, each in at most `max_tokens` tokens: those that are `known` briefly, and the others become so."""
+    """Write papers, each in at most `max_tokens` tokens: the `known` ones briefly, and the others become so."""
     written = []
     for paper in papers:
         line = f"[{paper.id}] {' '.join(paper.title.split())}"
@@ -78,13 +78,13 @@ def lines(papers: Iterable[Paper], known: dict[str, None], limit: TokenLimit, ma
 
 
 def cited_as(authors: Sequence[str]) -> str:
-    """Return what a paper of these authors is called: the last name of the first, and whether there are others."""
+    """Return the short name of a paper of these authors: the last name of the first, and whether there are others."""
     people = " ".join(authors[0].split()).rpartition(" ")[2] if authors else ""
     return people + (" et al." if len(authors) > 1 else "")
 
 
 def citations(library: Library, paper_id: str, page: int, size: int, write: Callable[[Sequence[str]], str]) -> str:
-    """Write a page of the papers around a paper, those that it cites first; behind the last page they begin again."""
+    """Write a page of the papers around a paper, the ones that it cites first; after the last page they begin again."""
     around, cited = library.around(paper_id), len(library.cites[paper_id])
     if not around:
         return NO_CITATIONS

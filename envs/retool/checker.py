@@ -61,7 +61,8 @@ class Pool:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    # What a checker needs to find math-verify: it parses a policy's text, which keys of the caller have no part in.
+    # The variables with which a checker finds math-verify: it parses a policy's text, which needs no keys of the
+    # caller.
     passed = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PYTHONHOME") if name in os.environ}
     path = os.pathsep.join(filter(None, sys.path))
     return subprocess.Popen(

@@ -1,7 +1,7 @@
-"""Compares two answers that reader.py has read, in a process of its own: checker.py starts this file as a script.
+"""Compares two answers that reader.py has read, in a separate process: checker.py starts this file as a script.
 
 Each part of an answer is compared with the part of the gold answer that is in its place: the order of a list or of a
-set does not matter, that of a pair does. What stands for a value is compared by value (values.py), and all the rest
+set does not matter, the order in a pair does. A text with a value is compared by value (values.py), and all the rest
 must be the same. Sums, integrals and limits have no value there; of two that consist of the same signs math-verify
 decides (https://github.com/huggingface/Math-Verify), which compares values and does not see all signs.
 
@@ -31,14 +31,14 @@ import mpmath
 
 if TYPE_CHECKING or __package__:
     from agent_gym.envs.retool import values
-else:  # a script finds what is in its folder
+else:  # a script finds the modules in its folder
     values = importlib.import_module("values")
 
 CPU_SECONDS = 2.0
 MEMORY_BYTES = 1 << 30
 
 Node = list[Any]
-Set = tuple[str | None, list[Any], Callable[[Any], bool]]  # the variable's name, the borders, what is in it
+Set = tuple[str | None, list[Any], Callable[[Any], bool]]  # the variable's name, the borders, its content
 
 _BAGS = ("list", "curly")
 _ORDERED = ("round", "square", "angle")
@@ -50,7 +50,7 @@ _BORDER_DIGITS = 300
 
 
 def same_answer(given: Node, gold: Node, given_text: str = "", gold_text: str = "") -> bool:
-    """Whether two answers are the same; their texts are for what no tree covers."""
+    """Whether two answers are the same; their texts are for parts that no tree covers."""
     if given[0] == "seq" or gold[0] == "seq":
         if given[0] != gold[0]:
             return False
@@ -137,7 +137,7 @@ def _unit(node: Node) -> tuple[str, Node]:
 
 
 def _both_signs(node: Node) -> Node:
-    r"""Write what holds one `\pm` as a list of two."""
+    r"""Write an expression with one `\pm` as a list of two."""
     if node[0] in _BAGS:
         items: list[Node] = []
         for item in node[-1]:
@@ -191,7 +191,7 @@ def _same_bag(given: Node, gold: Node) -> bool:
 
 
 def _named(node: Node) -> bool:
-    r"""Whether a node is `x = 5`, `f(x) = 5` or `x \in A`: a name and what it stands for."""
+    r"""Whether a node is `x = 5`, `f(x) = 5` or `x \in A`: a name and its value."""
     if node[0] != "rel" or len(node[1]) != 1 or node[1][0] not in ("=", "in"):
         return False
     name = node[2][0]
@@ -260,7 +260,7 @@ def _inequalities(node: Node) -> bool:
 
 
 def _set(node: Node) -> Set | None:
-    """Return a set of real numbers as its borders and what is in it; None for another thing."""
+    """Return a set of real numbers as its borders and its content; None for another thing."""
     kind = node[0]
     if kind == "set":
         return (None, [], lambda at: node[1] == "R") if node[1] in ("R", "empty") else None
@@ -333,7 +333,7 @@ def main() -> None:
     from math_verify import parse, verify
 
     logging.disable(logging.CRITICAL)  # it warns that nothing watches the time
-    # What the first comparison compiles and imports, all others inherit.
+    # All others inherit the imports and compilations of the first comparison.
     verify(parse(r"\boxed{\frac{1}{2}}", parsing_timeout=None), parse(r"\boxed{x^2}", parsing_timeout=None))
     for line in sys.stdin:
         request = json.loads(line)

@@ -22,8 +22,8 @@ LADDER: tuple[Mapping[str, Any], ...] = (
     {"level": 3},
     {"level": 3, "kinds": ("coprime-pairs", "digit-sum", "lattice-paths", "coins", "remainders", "best-bundle")},
 )
-"""Difficulty to the size of the numbers and the kinds: first those that one line counts, last those to search or count
-along several dimensions."""
+"""Difficulty to the size of the numbers and the kinds: first the ones that one line counts, last the ones to search or
+count along several dimensions."""
 
 
 class Problem(NamedTuple):
@@ -74,7 +74,7 @@ def problems(data: str, level: int | None, kinds: Sequence[str] | None, difficul
 
 
 def _distinct(rows: Any) -> Sequence[Row]:
-    """Leave out the rows that show what an earlier one does."""
+    """Leave out the rows that repeat an earlier one."""
     first: dict[str, int] = {}
     for index, row in enumerate(rows):
         first.setdefault(f"{opening_of(row)}{row['question']}", index)

@@ -41,7 +41,7 @@ REWARDS: Mapping[str, Mapping[str, float]] = {
     "retool": {"outcome": 1.0, "failure": 1.0},
     "verl": {"outcome": 1.0, "failure": 1.0, "turn_bonus": 1.0},
 }
-"""Name of a reward to the weights of its terms; what is not named weighs nothing."""
+"""Name of a reward to the weights of its terms; terms that are not named weigh nothing."""
 
 
 class CodeInterpreter(TextTool):
@@ -85,8 +85,8 @@ class CodeInterpreter(TextTool):
         self.programs += 1
         self.failed += not execution.succeeded
         if self._stateful and (execution.status not in ("ok", "error") or getattr(self._session, "over", False)):
-            # What ran into a limit was ended with all its names, and `os._exit` ends them, too. The next program gets
-            # a new session.
+            # A program that ran into a limit was ended with all its names, and `os._exit` ends them, too. The next
+            # program gets a new session.
             self.close()
             text = f"{text}\n{LOST}"
         return ToolResult(text, error=not execution.succeeded)
@@ -111,12 +111,12 @@ class CodeInterpreter(TextTool):
 
 
 def shown(execution: Execution, style: str, max_chars: int) -> str:
-    """Write what the policy reads of a program, in at most `max_chars` characters.
+    """Write a program's result for the policy, in at most `max_chars` characters.
 
-    The style "full" is what was printed, then the traceback or the limit; of long texts the beginning and the end.
-    "retool" is, as in ReTool's evaluation, what was printed, or the last line of the traceback alone, in 400
-    characters; unlike there, a program that prints nothing is no TypeError. "verl" is both outputs to the last newline,
-    in 256 characters, or three words where time was up, as verl's tool and its loop of turns have it.
+    The style "full" is the output, then the traceback or the limit; of long texts the beginning and the end. "retool"
+    is, as in ReTool's evaluation, the output, or the last line of the traceback alone, in 400 characters; unlike there,
+    a program that prints nothing is not a TypeError. "verl" is both outputs to the last newline, in 256 characters, or
+    three words where time was up, as verl's tool and its loop of turns have it.
     """
     if style == "verl":
         late = execution.status in ("cpu_limit", "wall_limit")
@@ -148,13 +148,12 @@ class ReToolEnv(RowOpening, ToolEnv):
     the final answer. Programs run in a sandbox (`agent_gym.sandbox`): they compute and print, and can reach no file,
     network or other process.
 
-    ## Observation
-    `reset` returns the problem. A program is answered by what it did, in ReTool's protocol
+    ## Observation `reset` returns the problem. A program is answered by its output, in ReTool's protocol
     `\n<interpreter>\n...</interpreter>\n\n` inside the policy's turn (`rendering="inline"`; a `</code>` that the policy
-    did not write is written before it), or as a tool message (`rendering="chat"`). `output_style="full"` shows what was
-    printed, then the traceback; "retool" what was printed or else the last line of the traceback, in 400 characters;
-    "verl" both outputs as they are, in 256. Neither times nor paths are shown: the same program has the same answer.
-    Integers of any length are printed, up to `max_output_chars`. The final answer returns nothing.
+    did not write is written before it), or as a tool message (`rendering="chat"`). `output_style="full"` shows the
+    output, then the traceback; "retool" the output or else the last line of the traceback, in 400 characters; "verl"
+    both outputs as they are, in 256. Neither times nor paths are shown: the same program has the same answer. Integers
+    of any length are printed, up to `max_output_chars`. The final answer returns nothing.
 
     ## Action
     Free text. A program as `<code>...</code>`, as a ```python fence, or as the tool call
@@ -165,8 +164,8 @@ class ReToolEnv(RowOpening, ToolEnv):
     ## Reward
     - `outcome` (weight 1): 1 if the answer equals the gold answer, 0 for another answer, none, or no turns left. Where
       the gold answer is a number, only a numeral of that value is right, and nothing is computed. Other gold answers
-      are compared part by part and by value, with bounds on what an answer may leave to compute (scoring.py).
-      Read are TeX, Unicode (`2√3`, `x³`, `½`), what Python and sympy print (`pi/4`, `x**2`, `1 + 2*I`, `Matrix(...)`,
+      are compared part by part and by value, with bounds on the computation that an answer may leave (scoring.py). Read
+      are TeX, Unicode (`2√3`, `x³`, `½`), texts of Python and sympy (`pi/4`, `x**2`, `1 + 2*I`, `Matrix(...)`,
       `Interval(0, oo)`, `{1, 2}`), relations for intervals (`x > 2`), Markdown (`**73**`), mixed numbers (`3 1/2`),
       recurring decimals (`0.\overline{3}`). A unit or a name (`x = 5`) may be left out, and must be right if it is
       there. Words, bases, moduli, dots, points, brackets and the order of pairs count.
@@ -174,7 +173,8 @@ class ReToolEnv(RowOpening, ToolEnv):
     - `format` (0): 1 if the last turn states exactly one answer in a box, and nothing after it but `</answer>`.
     - `code_runs` (0): share of a turn's programs that ran without an error. A process term. It is paid every turn, so
       that a policy can collect it by idling; keep its weight small.
-    - `turn_bonus` (0): what verl's recipe adds to its -1 for a failure: 0.1 per turn before the last, at most 0.4.
+    - `turn_bonus` (0): the addition of verl's recipe to its -1 for a failure: 0.1 per turn before the last, at most
+        0.4.
 
     `reward="retool"` pays +1 and -1 (`outcome` and `failure`, as the paper does), "verl" also the bonus: a wrong answer
     then gets min(-0.6, -1 + (num_turns - 2) / 2 * 0.1). Which answers are right is decided as above, and not as there.
@@ -194,7 +194,7 @@ class ReToolEnv(RowOpening, ToolEnv):
     - `protocol`: "retool" or "verl" plays as these do (docs/protocols.md): prompt, format, output, and, unless they are
       given, turns and reward. None (default) as described here.
     - `difficulty`: 1 to 5, of embedded problems: small numbers and simple kinds, small, medium and large numbers of all
-      kinds, large numbers of those that are hard to program.
+      kinds, large numbers of the ones that are hard to program.
     - `level`: 1 to 3 for embedded problems with small to large numbers; None (default) mixes them.
     - `kinds`: embedded problems of some kinds only, such as ("modular-power", "unpayable"); None (default) for all.
     - `parser`: reads programs in another format than these, such as `TagParser({"code_interpreter": "code"})`.
@@ -205,17 +205,16 @@ class ReToolEnv(RowOpening, ToolEnv):
       must not be able to read the data.
     - everything `ToolEnv` and `TextEnv` take.
 
-    ## Data
-    "embedded" is a seeded generator (embedded/) of 17 kinds of problems: 20,000 train, 1,000 validation and 1,000 test
-    problems. No problem of another split has kind and numbers, in any order, of one in train; validation and test have
-    other sentences, too, `unseen_numbers` and `unseen_numbers_dev` (1,000 each) those of train. In train, kinds with
-    few numbers come back (13,229 of 20,000 are distinct); elsewhere no problem occurs twice, and a choice of `kinds` or
-    `level` may have fewer than 1,000. DAPO-Math-17k has about 17,400 problems (Apache-2.0), each a hundred times. On
-    data without programs the expert answers at once.
+    ## Data "embedded" is a seeded generator (embedded/) of 17 kinds of problems: 20,000 train, 1,000 validation and
+    1,000 test problems. No problem of another split has kind and numbers, in any order, of one in train; validation and
+    test have other sentences, too, `unseen_numbers` and `unseen_numbers_dev` (1,000 each) the ones of train. In train,
+    kinds with few numbers come back (13,229 of 20,000 are distinct); elsewhere no problem occurs twice, and a choice of
+    `kinds` or `level` may have fewer than 1,000. DAPO-Math-17k has about 17,400 problems (Apache-2.0), each a hundred
+    times. On data without programs the expert answers at once.
 
-    ## References
-    Feng et al., ReTool, arXiv:2504.11536, with the protocol of its evaluation code. Yu et al., DAPO, arXiv:2503.14476.
-    Unlike there, programs are isolated, one that prints nothing is no error, and an empty one is reported as empty.
+    ## References Feng et al., ReTool, arXiv:2504.11536, with the protocol of its evaluation code. Yu et al., DAPO,
+    arXiv:2503.14476. Unlike there, programs are isolated, one that prints nothing is not an error, and an empty one is
+    reported as empty.
 
     ## Versions
     v0: first version.
@@ -257,7 +256,7 @@ class ReToolEnv(RowOpening, ToolEnv):
         self.protocol = PROTOCOLS[protocol] if protocol else None
         weights = preset_weights(reward, REWARDS, type(self).reward_weights, reward_weights)
         if importlib.util.find_spec("math_verify") is None:
-            require("math_verify", "math")  # not imported here: it runs in a process of its own
+            require("math_verify", "math")  # not imported here: it runs in a separate process
         self.inline = one_of("rendering", rendering, ("inline", "chat")) == "inline"
         self.rules = rules_of(columns, check=problem_of, skip_bad=skip_bad)
         self.row_system = kwargs.get("system_prompt") is None and not protocol

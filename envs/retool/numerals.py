@@ -11,7 +11,7 @@ r"""Numerals: texts that are a number, without anything left to compute.
 | `5\text{ cm}`, `5\text{ m}^2`, `5 dollars`, `\$5`, `5^\circ C` | `5\text{ million}`, `5\text{ or }6`, `5x`, `5\pi` |
 
 A unit is left out, as the graders of MATH (arXiv:2103.03874) do it. So is the sign of a percentage: `5\%` is 5, and
-neither 0.05 nor what `500\%` is. A word that changes the number, such as "million", makes it no numeral.
+neither 0.05 nor the value of `500\%`. A word that changes the number, such as "million", makes it no numeral.
 """
 
 from __future__ import annotations

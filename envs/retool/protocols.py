@@ -20,13 +20,13 @@ class CodeProtocol(Protocol):
     """A protocol of an interpreter."""
 
     prompt: str  # the user's message, around {question}
-    edit: Callable[[str], str] | None = None  # what is done to a program before it runs
+    edit: Callable[[str], str] | None = None  # the edit of a program before it runs
 
 
 def printing(code: str) -> str:
     """Return a program as verl's recipe runs it: of several fences the first, and its last line printed.
 
-    A last line that begins with `print` stays. Any other is put into `print(...)`, even one that is no expression.
+    A last line that begins with `print` stays. Any other is put into `print(...)`, even one that is not an expression.
     """
     fenced = _FENCED.search(code)
     lines = (fenced[1].strip() if fenced else code).split("\n")

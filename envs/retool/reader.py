@@ -1,23 +1,17 @@
 r"""Reads an answer in TeX completely, or not at all: a tree of JSON that leaves no token out.
 
-A reader that skips what it does not know calls `n \text{ even}` and `n \text{ odd}` equal. So a text that this grammar
-does not cover is a sequence: its words, dots, moduli and unknown commands as they are, and between them the parts that
-are expressions. Two sequences are equal only if the former are the same and the latter have the same values
-(comparing.py).
+A reader that skips unknown text calls `n \text{ even}` and `n \text{ odd}` equal. So a text that this grammar does not
+cover is a sequence: its words, dots, moduli and unknown commands as they are, and between them the parts that are
+expressions. Two sequences are equal only if the former are the same and the latter have the same values (comparing.py).
 
-| node | what it is |
-|---|---|
-| `["n", "2.5"]`, `["based", "664", "7"]` | a number, and one in a base that is not ten |
-| `["c", "pi"]` | pi, e, i, inf |
-| `["v", "x_1"]` | a variable or a point, with all its letters, primes, subscripts and arrows |
-| `["+", a, b]`, `*`, `/`, `^`, `["neg", a]`, `["pm", a, sign]` | operations; +1 for \pm and -1 for \mp |
-| `["f", "\\sin", a]`, `["ap", "f'", a]` | a known function and an unknown one |
-| `["unit", "cm^2", a]` | a quantity; degrees, percent and currencies, too |
-| `["list", separators, items]` | `1, 2`, `1 or 2` |
-| `["round", items]`, `square`, `curly`, `angle`, `["interval", "(]", a, b]` | what brackets hold |
-| `["matrix", kind, rows]`, `["set", name]`, `["cup", parts]` | matrices, the empty set and the reals, unions |
-| `["rel", operators, sides]` | `a = b`, `a < b < c`, `x \in A` |
-| `["word", "odd"]`, `["seq", parts]` | a word, and what is not covered |
+| node | meaning | |---|---| | `["n", "2.5"]`, `["based", "664", "7"]` | a number, and one in a base that is not ten | |
+`["c", "pi"]` | pi, e, i, inf | | `["v", "x_1"]` | a variable or a point, with all its letters, primes, subscripts and
+arrows | | `["+", a, b]`, `*`, `/`, `^`, `["neg", a]`, `["pm", a, sign]` | operations; +1 for \pm and -1 for \mp | |
+`["f", "\\sin", a]`, `["ap", "f'", a]` | a known function and an unknown one | | `["unit", "cm^2", a]` | a quantity;
+degrees, percent and currencies, too | | `["list", separators, items]` | `1, 2`, `1 or 2` | | `["round", items]`,
+`square`, `curly`, `angle`, `["interval", "(]", a, b]` | content of brackets | | `["matrix", kind, rows]`, `["set",
+name]`, `["cup", parts]` | matrices, the empty set and the reals, unions | | `["rel", operators, sides]` | `a = b`, `a <
+b < c`, `x \in A` | | `["word", "odd"]`, `["seq", parts]` | a word, and uncovered text |
 """
 
 from __future__ import annotations
@@ -68,7 +62,7 @@ def read(text: str) -> Node:
 
 
 def _sequence(tokens: list[Token]) -> list[Node]:
-    """Cut tokens into expressions and what is none: each expression as long as it can be."""
+    """Cut tokens into expressions and other text: each expression as long as it can be."""
     parts: list[Node] = []
     start = 0
     budget = 200  # attempts: an answer is short, or it is compared token by token
@@ -158,7 +152,7 @@ class _Reader:
         return parts[0] if len(parts) == 1 else ["cup", parts]
 
     def quantity(self) -> Node:
-        """Read a value and the unit behind it, or a single word."""
+        """Read a value and the unit after it, or a single word."""
         if self.kind == "word":
             words = []
             while self.kind == "word":
@@ -235,7 +229,7 @@ class _Reader:
         return self.kind == "cmd" and (known or self.next in _PRIMARIES or self.next in ("\\lfloor", "\\lceil"))
 
     def factor(self) -> Node:
-        """Read a primary with what follows it: powers, factorials, degrees, percent."""
+        """Read a primary with its suffixes: powers, factorials, degrees, percent."""
         node = self.primary()
         powers = 0
         while True:
@@ -350,7 +344,7 @@ class _Reader:
         return ["n", digits]
 
     def variable(self, name: str) -> Node:
-        """Read what belongs to a letter: subscript, primes, and the argument where it is a function's name."""
+        """Read the suffixes of a letter: subscript, primes, and the argument where it is a function's name."""
         bare = name
         if self.next == "_":
             self.take()

@@ -1,9 +1,9 @@
 r"""Whether an answer is the gold answer.
 
-Both are written in TeX first (typed.py), so that what Python prints, Unicode and Markdown are read. Where the gold
-answer is a number, the answer must be a numeral of the same value (numerals.py): nothing is computed for the policy.
-Other gold answers, such as `x^2+1`, `\sqrt{2}`, `(1, 2)` or `n \text{ even}`, are read completely (reader.py) and
-compared part by part, values by value, in another process (comparing.py).
+Both are written in TeX first (typed.py), so that Python's output, Unicode and Markdown are read. Where the gold answer
+is a number, the answer must be a numeral of the same value (numerals.py): nothing is computed for the policy. Other
+gold answers, such as `x^2+1`, `\sqrt{2}`, `(1, 2)` or `n \text{ even}`, are read completely (reader.py) and compared
+part by part, values by value, in another process (comparing.py).
 
 `\sqrt{18}` is `3\sqrt{2}`. But a comparison must not solve the problem or compute for minutes, so an answer may have no
 operator such as `\sum` or `!`, and no power of numbers, that the gold answer has not; see `computes`.
@@ -41,7 +41,7 @@ _LAYOUT = re.compile(r"\\(?:[dt]?frac|sqrt|cdot|times|div|text|mathrm|mathbf|ove
 _LAYOUT_AND_CONSTANTS = re.compile(rf"{_LAYOUT.pattern}|\\pi(?![a-zA-Z])|[ei]")
 _SMALL = re.compile(r"[{(]*-?(?:\d{1,2}(?:[./]\d{1,2})?|\\[dt]?frac\{?\d{1,2}\}?\{?\d{1,2}\}?)[)}]*", re.ASCII)
 _ROOT = re.compile(r"[{(]*-?(?:1/[2-9]|\\frac\{?1\}?\{?[2-9]\}?)[)}]*", re.ASCII)
-_NEAR = 20  # characters around a `^` that are looked at where no bracket stands
+_NEAR = 20  # characters around a `^` that are looked at without a bracket
 
 
 def math_equal(answer: str | None, gold: str) -> bool:
@@ -68,7 +68,7 @@ def _same_quantity(given: Quantity | None, gold: Quantity) -> bool:
 
 
 def _tight(text: str) -> str:
-    """Leave out spaces, but not those between letters or digits."""
+    """Leave out spaces, but not the ones between letters or digits."""
     return re.sub(r"(?<![a-zA-Z0-9]) | (?![a-zA-Z0-9])", "", " ".join(text.split()))
 
 
@@ -79,12 +79,12 @@ def _words(text: str) -> list[tuple[str, str]]:
 
 
 def normalize(text: str) -> str:
-    """Leave out what does not change the meaning: spaces, dollar signs, separators of thousands, a full stop."""
+    """Leave out characters without a meaning: spaces, dollar signs, separators of thousands, a full stop."""
     return _SPACING.sub("", text).replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").rstrip(".")
 
 
 def computes(answer: str, gold: str) -> bool:
-    r"""Whether an answer leaves to the reader what the gold answer does not: operators, equations, large powers.
+    r"""Whether an answer leaves to the reader work that the gold answer does not: operators, equations, large powers.
 
     A power must be computed if neither base nor exponent has a variable, or if the exponent has none and is more than
     a number of two digits or a fraction of such numbers, as in `x^{9^{9^9}}`. One that the gold answer has is fine.

@@ -1,4 +1,7 @@
-r"""Cuts a text in TeX into tokens. Words, also those of a `\text{...}`, times of day, numbers in bases are one each."""
+r"""Cuts a text in TeX into tokens.
+
+Words, also the ones of a `\text{...}`, times of day, numbers in bases are one each.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _TEXT_TOKEN = re.compile(
 _GROUP = re.compile(r"\s*\{([^{}]*)\}")
 _CLOCK = re.compile(r"([aApP])\.?\s?[mM](?![a-zA-Z])\.?")
 _SHORT_WORDS = frozenset("yes no odd am pm".split())
-_VALUES = ("num", "letter", "name", "cmd")  # what a unit may follow
+_VALUES = ("num", "letter", "name", "cmd")  # the tokens that a unit may follow
 _UNIT_LETTERS = frozenset("mgshlLNJWVAKCF")
 
 GREEK = frozenset(
@@ -37,7 +40,7 @@ FUNCTIONS = frozenset(
 
 
 def tokenize(text: str) -> list[Token]:
-    r"""Return the tokens of a text in TeX; the words of a `\text{...}` are tokens of their own."""
+    r"""Return the tokens of a text in TeX; the words of a `\text{...}` are separate tokens."""
     found: list[Token] = []
     at = 0
     while at < len(text):

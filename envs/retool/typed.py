@@ -1,4 +1,4 @@
-r"""Writes in TeX what people and Python write: Unicode, Markdown, and the text of sympy's objects.
+r"""Writes the texts of people and Python in TeX: Unicode, Markdown, and the text of sympy's objects.
 
 `2√3`, `**73**`, `x**2`, `pi/4`, `Matrix([[1, 2], [3, 4]])`, `Interval(0, oo)`. TeX stays as it is, without its layout
 (`\left`, `\dfrac`, `\,`, dollar signs). The gold answer decides where one text has two meanings: `I` and `E` are i and
@@ -65,7 +65,7 @@ _WRAPPERS = re.compile(
 _RECURRING = re.compile(
     r"(?<![\d.])(\d*)\.(\d*)(?:\\(?:overline|bar|dot)\s*(?:\{\s*(\d+)\s*\}|(\d))|\((\d+)\)(?=$))", re.ASCII
 )
-_MAX_DEPTH = 25  # of brackets in what Python wrote
+_MAX_DEPTH = 25  # of brackets in Python's text
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 _CONSTANTS = {"pi": "\\pi ", "oo": "\\infty ", "inf": "\\infty ", "infinity": "\\infty ", "zoo": "\\infty "}
 _FUNCTION_NAMES = {
@@ -96,7 +96,7 @@ def to_tex(text: str, gold: str = "") -> str:
 
 
 def unwrap(text: str) -> str:
-    r"""Take off what encloses a whole text: dollar signs, Markdown, \boxed, bold type, a full stop."""
+    r"""Take off the enclosure of a whole text: dollar signs, Markdown, \boxed, bold type, a full stop."""
     text = text.strip()
     while match := _WRAPPERS.fullmatch(text):
         inner = next(group for group in match.groups() if group is not None)
@@ -175,7 +175,7 @@ def _thousands(text: str) -> str:
 
 
 def _python(text: str, gold: str) -> str:
-    """Write in TeX what is Python in a text: names, calls and operators."""
+    """Write the Python of a text in TeX: names, calls and operators."""
     text = _MODULES.sub("", text)
     text = re.sub("(\\\\sqrt(?:\\[\\d\\])?)\0(\\d+(?:\\.\\d+)?)", r"\1{\2}", text)
     text = re.sub(r"\*\*\s*(-?\d+(?:\.\d+)?|[a-zA-Z]\w*(?!\s*\())", r"^{\1}", text).replace("**", "^")
@@ -202,7 +202,7 @@ def _python(text: str, gold: str) -> str:
 
 
 def _exponents(text: str) -> str:
-    """Write `^(a)` as `^{a}`: a bracket behind a power is the whole exponent."""
+    """Write `^(a)` as `^{a}`: a bracket after a power is the whole exponent."""
     while match := re.search(r"\^\s*\(", text):
         start = match.end() - 1
         stop = _close(text, start)
@@ -226,7 +226,7 @@ def _close(text: str, start: int) -> int:
 
 
 def _name(match: re.Match[str], text: str, gold: str) -> tuple[str, int]:
-    """Return what a name of Python is in TeX, and where the text goes on."""
+    """Return the TeX of a name of Python, and the place where the text continues."""
     name, called = match[1], match[2] is not None
     stop = match.end(1)
     if called and (call := _CALLS.get(name)):

@@ -1,9 +1,9 @@
 """The values of expressions: whether two trees of reader.py are the same number or the same function.
 
-Numbers without variables are compared exactly where they are rational, else with as many digits as their sizes ask
-for, so that `1/2006!` is not `1/2004!` and `1+e^{-500}` is not 1. Expressions with variables are compared at points:
-two that agree in 60 digits at 9 of them are the same function. This file imports nothing of its package: comparing.py
-runs it in a process of its own, which bounds its time.
+Numbers without variables are compared exactly where they are rational, else with as many digits as their sizes ask for,
+so that `1/2006!` is not `1/2004!` and `1+e^{-500}` is not 1. Expressions with variables are compared at points: two
+that agree in 60 digits at 9 of them are the same function. This file imports nothing of its package: comparing.py runs
+it in a separate process, which bounds its time.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""A simulated customer, without a model: goals, a mood, and rules for what a message asks or reports.
+"""A simulated customer, without a model: goals, a mood, and rules for the reading of messages.
 
 The customer asks for one thing after the other. A message of the policy may ask (for the name, the zip code, the order,
-the item, the variant, or whether to go on), wait, or report. A report is what a goal is judged by: whether it was done
-or refused, and, where the customer asks for a number or a state, this one. A message that names two numbers where one
-was asked for answers nothing, so that to list all that a database holds does not pay. The first answer counts.
+the item, the variant, or whether to continue), wait, or report. A goal is judged by a report: whether it was done or
+refused, and, where the customer asks for a number or a state, this one. A message that names two numbers where one was
+asked for answers nothing, so that to list all that a database holds does not pay. The first answer counts.
 
-The customer knows no more than customers do: no price that is to be paid back, no state, no rule. What a message means
-is found by words, since the customer must be free and the same for everybody; so unusual words are met with a question,
-which costs patience, and without patience the customer leaves.
+The customer knows no more than customers do: no refund, no state, no rule. The meaning of a message is found by words,
+since the customer must be free and the same for everybody; so unusual words are met with a question, which costs
+patience, and without patience the customer leaves.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _LINES: Mapping[str, Mapping[str, str]] = {
     },
     "hurried": {"hello": "Listen:", "thanks": "Good.", "lost": "What do you mean? Did it work?", "bye": "Bye."},
 }
-# Rules, tried sentence by sentence. What asks is a question or a request; "Anything else?" asks for the next goal.
+# Rules, tried sentence by sentence. A sentence that asks is a question or a request; "Anything else?" asks for the next
+# goal.
 _ASKS = re.compile(r"\?|\b(please|tell me|give me|send me|provide|i need|may i|can i|could (you|i)|share|verify)\b")
 _SLOTS = {
     "name": re.compile(r"\b(name|who (you are|am i)|identity)\b"),
@@ -44,7 +45,8 @@ _CONFIRM = re.compile(
 )
 _MORE = re.compile(r"\b(anything|something) (else|more)\b|\bhelp (you|with)\b|\bwhat can i do\b|\bhow can i\b")
 _WAIT = re.compile(r"\b(one moment|a moment|hold on|please wait|let me(?! know)|(i will|i'll) (check|look)|checking)\b")
-# What is said of a request. Each word is read once: in what begins further left, and else in the first of these.
+# The words about a request. Each word is read once: in the match that begins further left, and else in the first of
+# these.
 _NOT = r"((is |will )?not|never|\w+n't)( \w+)?( be| been)?"
 _ACTS = (
     "done|cancell?ed|returned|refunded|exchanged|changed|updated|processed|completed|arranged|paid back|initiated|"
@@ -67,8 +69,9 @@ _WORDS = {
     "sorry": "sorry",
 }
 _SAID = re.compile("|".join(rf"\b(?P<{name}>{words})\b" for name, words in _WORDS.items()))
-# What outweighs the rest first, and whether it was done then: a refusal names what it refuses ("cannot be cancelled"),
-# who has done it may regret something else, who regrets may name what would be paid back, and one is sorry for trouble.
+# The kinds that outweigh the rest first, and whether it was done then: a refusal names the refused action ("cannot be
+# cancelled"), who has done it may regret something else, who regrets may name the amount of a refund, and one is sorry
+# for trouble.
 _REPORTS = {"refused": False, "done": True, "not_done": False, "regretted": False, "pays": True, "sorry": False}
 _YES_OR_NO = re.compile(r"\W*(?:(yes|yep|yeah)|no|nope)\b")  # to "Did it work?"
 _NUMBER = re.compile(r"(?<![\w.#-])\$?(\d+(?:\.\d{1,2})?)\b(?![-\w])")
@@ -87,9 +90,9 @@ class Customer:
     Args:
         person: `name`, `zip`, `mood`.
         goals: dicts with `request` (the words), `slots` (answers by slot), `allowed` (whether the rules allow it),
-            `asks` (what is asked when it is done, and when it is refused; each the words, the kind "number", "state"
-            or "", and the answer).
-        introduces: whether the customer begins with their name, which those do who know no number of an order.
+            `asks` (the questions when it is done, and when it is refused; each the words, the kind "number", "state" or
+            "", and the answer).
+        introduces: whether the customer begins with their name, which customers do who know no number of an order.
     """
 
     def __init__(self, person: Mapping[str, Any], goals: list[Mapping[str, Any]], introduces: bool = False) -> None:
@@ -100,7 +103,7 @@ class Customer:
         self.right: list[bool] = []  # of each goal that is over, whether it was reported as it is
         self.gone = False
         self._reported: bool | None = None  # whether the present goal was done, once that was reported
-        self._asked = False  # whether the customer asked for what a report lacked
+        self._asked = False  # whether the customer asked for the missing part of a report
         self._unsure = False  # whether the customer has just asked whether it worked
 
     @property
@@ -113,7 +116,7 @@ class Customer:
         return f"{self.words['hello']}{who} {self.goal['request']}"
 
     def hear(self, text: str) -> str:
-        """Answer a message, and go on to what comes next."""
+        """Answer a message, and move to the next goal."""
         text, unsure, self._unsure = text.lower().replace("’", "'"), self._unsure, False
         sentences = [one for one in re.split(r"(?<=[.?!])\s+|\n+", text) if one.strip()]
         asking = [one for one in sentences if _ASKS.search(one)]
@@ -144,10 +147,10 @@ class Customer:
         return " ".join(known.get(slot, f"I do not know the {slot}.") for slot in slots)
 
     def _judge(self, stated: str) -> str:
-        """Take a report, or ask for what it lacks."""
+        """Take a report, or ask for its missing part."""
         right = self._reported == self.goal["allowed"]
         words, kind, answer = self.goal["asks"][0 if self._reported else 1]
-        # Of a report that is wrong nothing more is asked: there is no right answer to it.
+        # Of a report that is wrong nothing more is asked: it has no right answer.
         if not (kind and right):
             return self._next(right)
         found = _numbers(stated) if kind == "number" else _states(stated)
@@ -187,7 +190,7 @@ def _report(statements: list[str]) -> bool | None:
 
 
 def _numbers(text: str) -> set[str]:
-    """Return the numbers of a text that are no ids, in one form: 12, 12.00 and $12 are the same."""
+    """Return the numbers of a text that are not ids, in one form: 12, 12.00 and $12 are the same."""
     found = (match[1] for match in _NUMBER.finditer(text.replace(",", "")))
     return {f"{float(one):g}" for one in found if len(one.partition(".")[0]) < _ID_DIGITS}
 

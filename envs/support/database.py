@@ -1,7 +1,7 @@
-"""The shop's database and its tools: what can be looked up, what can be changed, and what is compared at the end.
+"""The shop's database and its tools: the lookups, the changes, and the comparison at the end.
 
-The tools do what they are asked to, as those of a shop do: whether the rules allow it is for the policy to know. So a
-rule that is broken shows in the state of the database.
+The tools do as they are asked, like a shop's: whether the rules allow it is for the policy to know. So a rule that is
+broken shows in the state of the database.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Database:
             return _error(f"order {order.strip()} has no item {item[:20]!r}")
         if variant is not None and variant.strip() not in self.content["products"].get(target["product"], {}):
             return _error(f"{target['product']} has no variant {variant[:20]!r}")
-        # What happened to an item adds up: an exchange that is returned afterwards is still one.
+        # The events of an item add up: an exchange that is returned afterwards is still one.
         target.update({**change, "state": target.get("state", "") + change["state"]} if item is not None else change)
         return ToolResult("done")
 
@@ -134,7 +134,7 @@ def _error(text: str) -> ToolResult:
 
 
 def after(content: Mapping[str, Any], writes: list[tuple[str, dict[str, str]]]) -> Content:
-    """Return what a database holds after some calls of its tools."""
+    """Return the content of a database after some calls of its tools."""
     database = Database()
     database.load(content)
     for name, arguments in writes:

@@ -1,4 +1,4 @@
-"""A support desk: a simulated customer asks, tools look up and change a shop's database, rules say what may be done."""
+"""A support desk: a simulated customer asks, tools look up and change a shop's database, rules limit the changes."""
 
 from __future__ import annotations
 
@@ -16,33 +16,31 @@ from agent_gym.rewards import after_thought
 from agent_gym.tool_env import ToolEnv
 
 _LENIENCE = 0.7
-"""How likely the expert in style "lenient" does what the rules do not allow."""
+"""How likely the expert in style "lenient" carries out a request that the rules do not allow."""
 _IDENTITY = "May I have your name and zip code, please?"
 
 
 class SupportEnv(ToolEnv):
-    """Help the customer of a shop: find out what is wanted, look up what the rules want to know, change it, say so.
+    """Help the customer of a shop: find the request, look up the facts that the rules need, change the order, say so.
 
-    ## Description
-    Each episode is one customer with one goal or several, a mood, and a database with orders. The policy talks with the
-    customer and calls tools. Seven tools look up and change the database, and four rules in the system prompt say what
-    may be changed. The tools do not check the rules.
+    ## Description Each episode is one customer with one goal or several, a mood, and a database with orders. The policy
+    talks with the customer and calls tools. Seven tools look up and change the database, and four rules in the system
+    prompt state which changes may be changed. The tools do not check the rules.
 
     The customer is simulated by rules (customer.py): free, deterministic, and no model. It says one goal after the
-    other, answers when it is asked for a name, a number, an item, and asks what it wants to know: how much is paid
-    back, or why not. What it says has the source `user:customer`. It is the world's, and never trained.
+    other, answers when it is asked for a name, a number, an item, and asks its questions: how much is paid back, or why
+    not. Its text has the source `user:customer`. It is the world's, and never trained.
 
     ## Observation
     `reset` returns the first request. A turn with calls returns their results, or lines that start with "Error:"; a
     turn without one goes to the customer, who answers.
 
-    ## Action
-    Free text. Calls in Hermes form, such as `<tool_call>{"name": "get_order", "arguments": {"order":
-    "W1234"}}</tool_call>`, several per turn if wanted; else a message to the customer, who hears what stands behind
+    ## Action Free text. Calls in Hermes form, such as `<tool_call>{"name": "get_order", "arguments": {"order":
+    "W1234"}}</tool_call>`, several per turn if wanted; else a message to the customer, who hears the text after
     `</think>`.
 
     ## Reward
-    - `solved` (weight 1): at the end the database is what it should be, each goal was reported to the customer as done
+    - `solved` (weight 1): at the end the database is in the right state, each goal was reported to the customer as done
       or as refused, and each question was answered right.
     - `database`, `reported` (0): the first of these alone, and the share of the goals that were reported right.
 
@@ -65,9 +63,9 @@ class SupportEnv(ToolEnv):
     A seeded generator (embedded/): 20,000 train, 1,000 validation and 1,000 test customers. Names and numbers belong to
     one split. Four of ten goals are against the rules.
 
-    ## References
-    The shape is that of tau-bench (Yao et al., arXiv:2406.12045): a user, tools on a database, a policy document, and a
-    reward for the final state and for what was reported to the user. Its user is a language model; ours is not.
+    ## References The shape is that of tau-bench (Yao et al., arXiv:2406.12045): a user, tools on a database, a policy
+    document, and a reward for the final state and for the reports to the user. Its user is a language model; ours is
+    not.
 
     ## Versions
     v0: first version.
@@ -123,7 +121,8 @@ class SupportEnv(ToolEnv):
     def expert_action(self, style: str = "default") -> str:
         """Look everything up, then do it or refuse.
 
-        "eager" does what is asked for without a look; "lenient" looks, and mostly does what the rules do not allow.
+        "eager" carries out requests without a look; "lenient" looks, and mostly carries out requests that the rules do
+        not allow.
         """
         self.check_style(style, ("default", "eager", "lenient"))
         eager = style == "eager"

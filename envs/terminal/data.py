@@ -95,7 +95,7 @@ def listed(title: str, unfit: Mapping[str, Sequence[Reason]]) -> str:
 
 
 def task_of(row: Any) -> Task:
-    """Make what an episode needs of a row: of the generator, or `{"folder": a task's folder}`."""
+    """Make the setup of an episode from a row: of the generator, or `{"folder": a task's folder}`."""
     if isinstance(row, Mapping) and "folder" in row:
         return read_task(Path(row["folder"]))
     if isinstance(row, Mapping) and {"instruction", "checks", "solution"} <= row.keys():

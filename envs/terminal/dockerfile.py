@@ -1,7 +1,7 @@
-"""What a Dockerfile makes, as far as it can be made without an image: files, folders, variables, and where one begins.
+"""The result of a Dockerfile without an image: files, folders, variables, and the first working folder.
 
-Each RUN is read command by command. What installs something that is here, or that nothing of the task uses, is left
-out; what makes folders and files is kept, and runs in the session before the policy does. All else is a reason.
+Each RUN is read command by command. A command that installs something present, or unused by the task, is left out; a
+command that makes folders and files is kept, and runs in the session before the policy does. All else is a reason.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ _SYSTEM = (
     "/usr/include",
     "/var/tmp",
 )
-# Folders that are the system's, in which tasks have some of their own.
+# Folders that are the system's, in which tasks have subfolders.
 _SHARED = ("/etc", "/home", "/opt", "/usr", "/usr/local", "/usr/share", "/var")
 _SYSTEM_INSTALLERS = frozenset({"apt-get", "apt", "apk", "yum", "dnf", "dpkg"})
-# What may run in a session before the policy does: it makes and changes files, and needs nothing else.
+# Programs that may run in a session before the policy: they make and change files, and need nothing else.
 _MAKING = frozenset(
     "mkdir touch chmod echo printf cat tee cp mv ln rm sed git cd truncate head tail seq install tar dd".split()
 )
@@ -69,25 +69,25 @@ _CACHES = ("/var/lib/apt", "/var/cache", "/root/.cache", "/var/log/apt", "~/.cac
 
 @dataclass
 class Image:
-    """What a session begins with."""
+    """The initial state of a session."""
 
     folder: str = "/"
     files: dict[str, bytes] = field(default_factory=dict)
     folders: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
-    setup: list[str] = field(default_factory=list)  # commands, run once, before those of the policy
+    setup: list[str] = field(default_factory=list)  # commands, run once, before the policy's
     installed: list[str] = field(default_factory=list)  # packages of Python that are not here
     missing: list[str] = field(default_factory=list)  # packages of the system that are not here
     pytest: bool = False  # whether the policy has it, too
 
 
 def read_image(dockerfile: str, context: Path) -> tuple[Image, list[Reason]]:
-    """Read a Dockerfile whose files are in `context`; return the image, and what it needs that is not here."""
+    """Read a Dockerfile whose files are in `context`; return the image, and its missing needs."""
     reader = _Reader(context)
     try:
         for name, rest, body in _instructions(dockerfile):
             reader.take(name, rest, body)
-    except Unfit as unfit:  # what follows cannot be read
+    except Unfit as unfit:  # the rest cannot be read
         reader.reasons += unfit.reasons
     reader.check()
     return reader.image, reader.reasons
@@ -157,7 +157,7 @@ class _Reader:
             self._refuse("its Dockerfile needs an image", f"{line:.80}")
 
     def check(self) -> None:
-        """Refuse what lies in places that are not a session's."""
+        """Refuse paths outside of a session's."""
         # Folders alone, in places that are there in any case.
         made = [path for path in self.image.folders if path not in _SHARED and top_of(path) not in ("/logs", "/tests")]
         self.image.folders = made
@@ -203,7 +203,7 @@ class _Reader:
         flags = [word for word in words if word.startswith("--")]
         words = [word for word in words if not word.startswith("--")]
         if flags and flags[0].startswith("--from=ghcr.io/astral-sh/uv"):
-            return  # its work is done by what is here
+            return  # its work is done already
         foreign = [flag for flag in flags if not flag.startswith(("--chown=", "--chmod=", "--link"))]
         if foreign or len(words) < 2 or any(re.match(r"https?://|git@", word) for word in words):
             self._refuse("its Dockerfile needs an image", f"COPY {' '.join([*flags, *words]):.80}")
@@ -278,7 +278,7 @@ class _Reader:
                 self._places(command)
 
     def _is_left_out(self, command: Command) -> bool:
-        """Whether a command installs something; note what is not here."""
+        """Whether a command installs something; note missing programs."""
         texts = command.texts
         if texts[:1] == ["sudo"]:
             texts = texts[1:]

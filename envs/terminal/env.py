@@ -1,4 +1,4 @@
-"""Terminal tasks as an environment: a shell, files, and tests of what became of them."""
+"""Terminal tasks as an environment: a shell, files, and tests of the result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ENDS = {
 }
 
 
-# What the tests of tasks pay for nothing. Many episodes end at once, and training plays each task several times.
+# The rewards of tasks without any action. Many episodes end at once, and training plays each task several times.
 _UNTOUCHED: dict[bytes, float] = {}
 
 
@@ -109,7 +109,7 @@ class Shell(TextTool):
 
 
 def shown(execution: Execution, max_chars: int) -> str:
-    """Write what the policy reads of a command: of long outputs the beginning and the end, then how it ended."""
+    """Write a command's result for the policy: of long outputs the beginning and the end, then how it ended."""
     text = execution.stdout.rstrip("\n")
     if len(text) > max_chars:
         half = (max_chars - len(_CUT)) // 2
@@ -119,9 +119,9 @@ def shown(execution: Execution, max_chars: int) -> str:
 
 
 def reward_of(text: str) -> float:
-    """Read what tests wrote, a number or JSON with one: 0 to 1, and 0 for anything else.
+    """Read the report of tests, a number or JSON with one: 0 to 1, and 0 for anything else.
 
-    Tests that write none have failed over what the policy left: they ran out of time or memory, or raised.
+    Tests that write none have failed on the policy's files: they ran out of time or memory, or raised.
     """
     value: Any = None
     with suppress(ValueError, RecursionError):
@@ -157,32 +157,29 @@ class TerminalEnv(ToolEnv):
       0 if a file is harmed that had to stay.
     - `errors` (0): -1 for a turn in which a command had an exit code other than 0. A process term.
 
-    Tests run after the session has ended, when none of its processes is left, in a process of their own, from a folder
-    that was never there before; and at the end of the turns or of the time, too. Embedded tests run nothing that the
-    policy wrote. Tests that fail to give a reward give 0; if the sandbox fails it is an `EnvFailure`.
+    Tests run after the session has ended, when none of its processes is left, in a separate process, from a folder that
+    was never there before; and at the end of the turns or of the time, too. Embedded tests run nothing that the policy
+    wrote. Tests that fail to give a reward give 0; if the sandbox fails it is an `EnvFailure`.
 
-    ## Episode end
-    `terminated` by a turn without a command, or when the commands have taken the task's time (10 minutes, or what its
-    task.toml says); `truncated` after `max_turns` turns. `is_success` is `outcome`. A command has 10 seconds of CPU
-    time, 30 by the clock, 512 MB, 64 processes and 32 MB of files. `info["metrics"]` has `commands` and
-    `failed_commands`.
+    ## Episode end `terminated` by a turn without a command, or when the commands have taken the task's time (10
+    minutes, or the time in its task.toml says); `truncated` after `max_turns` turns. `is_success` is `outcome`. A
+    command has 10 seconds of CPU time, 30 by the clock, 512 MB, 64 processes and 32 MB of files. `info["metrics"]` has
+    `commands` and `failed_commands`.
 
     ## Arguments
     - `data`: "embedded" (default), or a folder of tasks, at any depth, in Harbor's format or Terminal-Bench 1's, or one
       such folder per split in it. A task that needs more than is here is refused (docs/terminal.md).
     - `skip`: leave such tasks out, with a warning that counts the reasons. False (default) raises.
     - `difficulty`: 1 to 5, of embedded tasks; None (default) has all in turn.
-    - `max_output_chars`: what is shown of an output, 4,000 characters by default.
+    - `max_output_chars`: the shown part of an output, 4,000 characters by default.
     - everything `ToolEnv` and `TextEnv` take. `max_turns` is 12.
 
-    ## Data
-    "embedded" is a seeded generator (embedded/) of 15 kinds: 2,000 train, 100 validation and 200 test tasks, of
-    difficulty 1 to 5 in turn. No two splits share a wording or what a task must lead to. `write_embedded(folder)` of
+    ## Data "embedded" is a seeded generator (embedded/) of 15 kinds: 2,000 train, 100 validation and 200 test tasks, of
+    difficulty 1 to 5 in turn. No two splits share a wording or a goal state. `write_embedded(folder)` of
     `agent_gym.envs.terminal.data` writes them as folders for Harbor. The expert types a task's `solution/solve.sh`.
 
-    ## References
-    Harbor and Terminal-Bench 2, harborframework.com. Unlike there, there is no container: the user is no root, programs
-    are the machine's, and nothing can be installed.
+    ## References Harbor and Terminal-Bench 2, harborframework.com. Unlike there, no container is used: the user is not
+    root, programs are the machine's, and nothing can be installed.
 
     ## Versions
     v0: first version.

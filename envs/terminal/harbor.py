@@ -1,14 +1,14 @@
 """Tasks in the folder format of Harbor (harborframework.com/docs/tasks), which Terminal-Bench 2 has: read and written.
 
-    NAME/instruction.md            what the policy reads
+    NAME/instruction.md            the policy's prompt
     NAME/task.toml                 time limits, and metadata
     NAME/environment/Dockerfile    the files that are there at the start
     NAME/tests/test.sh             writes a reward to /logs/verifier/reward.txt (or reward.json)
-    NAME/solution/solve.sh         what solves it, if anybody has written it down
+    NAME/solution/solve.sh         its solution, if anybody has written it down
 
-and tasks of Terminal-Bench 1, which have them in other places (`tbench.py`). There is no Docker here: `dockerfile.py`
-says what can be made without an image, and `testscript.py` which tests can run. What needs more is `Unfit`, with all
-reasons: a task that runs without half of what it was made for would score something else.
+and tasks of Terminal-Bench 1, which have them in other places (`tbench.py`). Docker is not used here: `dockerfile.py`
+tells which images can be made without Docker, and `testscript.py` which tests can run. A task that needs more is
+`Unfit`, with all reasons: a task that runs without half of its needs would score something else.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OPTIONS = "-p no:cacheprovider -c {} --rootdir=/tests --confcutdir=/tests"
 
 
 class Task(NamedTuple):
-    """What one episode is made from."""
+    """The sources of one episode."""
 
     instruction: str
     files: Mapping[str, str | bytes]  # that the policy finds, by their absolute paths
@@ -58,7 +58,7 @@ class Task(NamedTuple):
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The folders that the policy may write to: those of every session, and where the task has put files."""
+        """The folders that the policy may write to: the ones of every session, and where the task has put files."""
         own = {mount_of(path) or path for path in (self.folder, *self.files, *self.made)}
         outer = [one for one in own if not any(other != one and one.startswith(f"{other}/") for other in own)]
         return (*FOLDERS, *sorted(one for one in outer if one not in FOLDERS))
@@ -81,7 +81,7 @@ def _is_task(folder: Path) -> bool:
 
 
 class Parts(NamedTuple):
-    """What the files of a task say, in either format."""
+    """The data in the files of a task, in either format."""
 
     instruction: str
     dockerfile: str
@@ -97,7 +97,7 @@ class Parts(NamedTuple):
 
 
 def read_task(folder: Path) -> Task:
-    """Read a task; `Unfit`, with all reasons, if it needs what is not here, or is no whole task."""
+    """Read a task; `Unfit`, with all reasons, if it has missing needs, or is not a whole task."""
     if (folder / "task.toml").is_file():
         parts = _read_parts(folder)
     else:
@@ -205,7 +205,7 @@ def _settings_reasons(folder: Path, settings: Mapping[str, Any]) -> Iterator[Rea
 
 
 def _incomplete(tests: Mapping[str, bytes]) -> Iterator[Reason]:
-    """Say which of its own files the scripts of the tests name and do not have."""
+    """Say which of its files the scripts of the tests name and do not have."""
     for name, data in tests.items():
         if name.endswith(".sh"):
             for one in re.findall(
@@ -234,7 +234,7 @@ def _own_programs(image: Image) -> set[str]:
 
 
 class _Used:
-    """Whether anything of a task uses a module: tests, solution, its programs, or what the instruction asks for."""
+    """Whether anything of a task uses a module: tests, solution, its programs, or the instruction's words."""
 
     def __init__(self, parts: Parts, image: Image, imports: set[str]) -> None:
         self.imports, self.instruction = imports, parts.instruction.lower()

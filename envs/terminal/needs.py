@@ -1,4 +1,4 @@
-"""What tasks need that may not be here: programs, packages of Python, packages of the system.
+"""Needs of tasks that may be missing here: programs, packages of Python, packages of the system.
 
 A terminal has the programs of the machine, and of Python's packages pytest alone, for tests and for tasks that install
 it.
@@ -21,7 +21,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.sandbox.terminal import ENVIRONMENT, pytest_is_here
 
 PYTEST = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments"})
-"""The modules that tests have beside the standard library."""
+"""The modules that tests have besides the standard library."""
 # Packages of Python that a test run has or can do without.
 _PACKAGES_HERE = frozenset({*PYTEST, "pytest-json-ctrf", "pip", "setuptools", "wheel", "uv", "virtualenv", "build"})
 # Packages of the system: the program by which one knows that they are here, "" where nothing of them is missed.
@@ -78,7 +78,7 @@ _CALLERS = frozenset({"run", "Popen", "call", "check_call", "check_output", "sys
 
 
 class Reason(NamedTuple):
-    """Why a task cannot be played: a kind, and what it is in this task."""
+    """Why a task cannot be played: a kind, and the missing thing."""
 
     kind: str
     what: str = ""
@@ -102,7 +102,7 @@ class Unfit(ConfigError):
 def is_here(program: str) -> bool:
     """Whether a command in a terminal finds a program."""
     if program in ("pytest", "py.test"):
-        return True  # what lacks pytest itself says so once
+        return True  # a missing pytest is reported once
     return program in ("python", "python3") or shutil.which(program, path=ENVIRONMENT["PATH"]) is not None
 
 
@@ -142,7 +142,7 @@ def system_packages(words: Iterable[str]) -> Iterator[str]:
 
 
 def is_system_package_here(name: str) -> bool:
-    """Whether what a package of the system brings is on this machine, or not missed."""
+    """Whether the programs of a system package are on this machine, or not missed."""
     program = _SYSTEM_PACKAGES.get(name, name)
     if re.fullmatch(r"python3\.\d+(-\w+)*", name):
         return True
@@ -150,7 +150,7 @@ def is_system_package_here(name: str) -> bool:
 
 
 def of_script(name: str, script: str, own: Collection[str] = ()) -> Iterator[Reason]:
-    """Find the programs that a script calls and that are not here; `own` are those that a task has itself."""
+    """Find the programs that a script calls and that are missing; `own` are the task's programs."""
     try:
         found = commands(script)
     except Unreadable:
@@ -167,7 +167,7 @@ def of_script(name: str, script: str, own: Collection[str] = ()) -> Iterator[Rea
 
 
 def of_solution(script: str, own: Collection[str]) -> Iterator[Reason]:
-    """Find what a solution calls and that is not here: programs, installers, the network."""
+    """Find a solution's missing needs: programs, installers, the network."""
     try:
         found = commands(script)
     except Unreadable:
@@ -187,7 +187,7 @@ def of_solution(script: str, own: Collection[str]) -> Iterator[Reason]:
 
 
 def of_tests(tests: Mapping[str, bytes], local: Collection[str]) -> Iterator[Reason]:
-    """Find what tests import and call that is not here; `local` are modules of the task or of the policy."""
+    """Find the missing modules and programs of tests; `local` are modules of the task or of the policy."""
     ours = {PurePosixPath(name).stem for name in tests} | {PurePosixPath(name).parts[0] for name in tests}
     for name, data in tests.items():
         if not name.endswith(".py"):
@@ -223,7 +223,7 @@ def _tree(data: bytes) -> ast.Module:
 
 
 def _imports(block: ast.AST) -> set[str]:
-    """Return the modules that are imported, without those whose absence a program expects."""
+    """Return the modules that are imported, without the ones whose absence a program expects."""
     found: set[str] = set()
     for node in (one for part in _BLOCKS for one in getattr(block, part, ())):
         if isinstance(node, ast.Try) and any(_is_about_imports(handler) for handler in node.handlers):

@@ -8,12 +8,15 @@ from agent_gym.sandbox.terminal import Files, Terminal, pack, shared_terminals
 
 
 def files_of(task: Task) -> Files:
-    """Pack what a session of a task begins with."""
+    """Pack the initial files of a task's session."""
     return pack(task.files, (*task.folders, *task.made), task.folder, task.folders)
 
 
 def opened(task: Task) -> Terminal:
-    """Open a session with a task's files, in which what its Dockerfile runs has been run; `Unfit` if that fails."""
+    """Open a session with a task's files, in which the commands of its Dockerfile have been run.
+
+    `Unfit` if that fails.
+    """
     terminal = shared_terminals().open(files_of(task), folder=task.folder, environment=task.variables)
     if task.setup:
         done = terminal.run(f"(\n{task.setup}\n)")

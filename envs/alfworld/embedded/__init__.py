@@ -1,8 +1,9 @@
-"""Generated games, in the official format: what the environment plays before anything is downloaded.
+"""Generated games, in the official format: played before anything is downloaded.
 
-A game is a task in a furnished room (rooms.py). Each of the six types of tasks is drawn equally often; the room, what
-has to go where and where everything lies follow at random. `train` and `valid_seen` share their floor plans, as the
-official splits do, and those of `valid_unseen` occur nowhere else. Game i of a split depends on the split and i alone.
+A game is a task in a furnished room (rooms.py). Each of the six types of tasks is drawn equally often; the room, the
+objects that has to go where and where everything lies follow at random. `train` and `valid_seen` share their floor
+plans, as the official splits do, and the rooms of `valid_unseen` occur nowhere else. Game i of a split depends on the
+split and i alone.
 
 A game can be solved by construction: nothing that is wanted lies where it has to go, and something that takes it is
 there. Sliced objects and movable receptacles are left out, as in ALFWorld.
@@ -30,9 +31,9 @@ ROOT = "json_2.1.1"
 SPLIT_SIZES = {"train": 3_553, "valid_seen": 140, "valid_unseen": 134}
 """As many as the official splits have."""
 SMALL_SPLIT_SIZES = {"train": 30_000, "valid_seen": 3_000, "valid_unseen": 3_000}
-"""Of small rooms, for which there is no official number: a policy that starts from nothing needs many short games."""
+"""Of small rooms, for which no official number exists: a policy that starts from nothing needs many short games."""
 
-_SHARES = {"train": 8, "valid_seen": 1, "valid_unseen": 1}  # of what can be asked for, a split's own
+_SHARES = {"train": 8, "valid_seen": 1, "valid_unseen": 1}  # of the possible goals, a split's own
 _COPIES = (1, 2, 2, 3)
 _LONGEST = 20  # commands; the expert needs fewer
 _SENTENCES = {
@@ -51,7 +52,7 @@ _TREATED = {
 
 
 class Generated(NamedTuple):
-    """A generated game, and what was drawn for it."""
+    """A generated game, and its random choices."""
 
     game: Game
     setting: Setting
@@ -75,7 +76,7 @@ def type_of(index: int) -> str:
 
 
 def source(receptacles: int | None) -> str:
-    """Return what the names of games begin with."""
+    """Return the beginning of the names of games."""
     return EMBEDDED if receptacles is None else f"{EMBEDDED}-{receptacles}"
 
 
@@ -83,7 +84,7 @@ def generate(split: str, index: int, grammar: str = "current", receptacles: int 
     """Make game `index` of a split; `receptacles` is how many its room has at most, None for as many as usual."""
     if split not in SPLIT_SIZES:
         raise ConfigError(f"unknown split {split!r}: generated games have {', '.join(SPLIT_SIZES)}")
-    # A string seed goes through SHA-512, so neighbouring games share nothing and PYTHONHASHSEED is no matter.
+    # A string seed goes through SHA-512, so neighbouring games share nothing and PYTHONHASHSEED has no influence.
     rng = random.Random(f"alfworld/{split}/{index}" + (f"/{receptacles}" if receptacles else ""))
     task_type, wanted = type_of(index), None
     while wanted is None:
@@ -120,7 +121,7 @@ def _owner(task_type: str, plan: rooms.FloorPlan, wanted: tuple[str, str], *, sm
     """Return the split that alone may ask for this in a room with such furniture, None if all that draw it may.
 
     Without this an opening of `valid_seen` would often be one of training, and so would, in small rooms, which look
-    alike, one of `valid_unseen`: what the expert did there would then often win here.
+    alike, one of `valid_unseen`: the expert's actions there would then often win here.
     """
     if not small and plan.number in rooms.plan_numbers(plan.room, unseen=True):
         return None  # no other split has these rooms
@@ -129,7 +130,7 @@ def _owner(task_type: str, plan: rooms.FloorPlan, wanted: tuple[str, str], *, sm
 
 
 def _choose(task_type: str, plan: rooms.FloorPlan, rng: random.Random) -> tuple[str, str] | None:
-    """Choose what is wanted and where; None if the room has no such task."""
+    """Choose the wanted objects and places; None if the room has no such task."""
     if task_type == "look_at_obj_in_light":
         stands = set(plan.receptacles.values()) & set(rooms.LAMP_STANDS)
         return (rng.choice(plan.things), "") if stands else None

@@ -1,9 +1,9 @@
-"""The three texts of an official game file: the PDDL domain, the grammar of what the world says, and the problem.
+"""The three texts of an official game file: the PDDL domain, the grammar of the world's sentences, and the problem.
 
 All games share domain.pddl, and of the grammars (grammar_*.twl2) all but the task. The native engine reads neither:
-world.py does in Python what they state. They make a generated game a complete file, which the original engine plays,
-too. Actions, predicates and sentences are those of ALFWorld (Shridhar et al., MIT licence, see NOTICE), without what no
-game reaches, such as putting things into other things.
+world.py does the same in Python. They make a generated game a complete file, which the original engine plays, too.
+Actions, predicates and sentences are the ones of ALFWorld (Shridhar et al., MIT licence, see NOTICE), without the parts
+that no game reaches, such as putting things into other things.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Setting(NamedTuple):
 
     plan: rooms.FloorPlan
     objects: Mapping[str, str]  # id to kind
-    inside: Mapping[str, str]  # object to the receptacle it lies in; objects that are not here stand about
+    inside: Mapping[str, str]  # object to the receptacle it lies in; other objects stand about
     places: Mapping[str, str]  # object to its location
     agent: str  # where the agent begins
     task_type: str  # decides the form of the goal

@@ -1,7 +1,7 @@
-"""What stands in which room, what lies in it, and what can be put where (rooms.json): the floor plans of games.
+"""The floor plans of games (rooms.json): the furniture of rooms, their objects, and the places for objects.
 
-The words are those of the AI2-THOR simulator, which ALFWorld's games come from, and the numbers were chosen so that a
-generated room is about as full as an official one (tests/test_alfworld_games.py has both). A room is a floor plan
+The words are the ones of the AI2-THOR simulator, which ALFWorld's games come from, and the numbers were chosen so that
+a generated room is about as full as an official one (tests/test_alfworld_games.py has both). A room is a floor plan
 with a number; this file also has which floor plans a split may use.
 """
 
@@ -25,7 +25,7 @@ _TABLES = json.loads(files(__package__).joinpath("rooms.json").read_text("utf-8"
 
 
 def _kinds(text: str) -> frozenset[str]:
-    """Read kinds of objects; a word in lower case stands for a group of them."""
+    """Read kinds of objects; a word in lower case means a group of them."""
     return frozenset(kind for word in text.split() for kind in _TABLES["groups"].get(word, word).split())
 
 
@@ -35,7 +35,7 @@ OPENABLE = frozenset(("Cabinet", "Drawer", "Fridge", "Microwave", "Safe"))
 HOLDS: Mapping[str, frozenset[str]] = {receptacle: _kinds(text) for receptacle, text in _TABLES["holds"].items()}
 """Receptacle to the kinds of objects that it takes."""
 DECOR: Mapping[str, Mapping[str, int]] = _TABLES["decor"]
-"""Room to what one can look at and no more, and how many of it there are."""
+"""Room to the things that one can only look at, with their numbers."""
 
 LAMP = "DeskLamp"
 LAMP_STANDS = ("Desk", "SideTable", "Dresser", "Shelf", "CoffeeTable", "DiningTable")
@@ -44,22 +44,22 @@ LAMP_ROOMS = ("living room", "bedroom")
 CLEANABLE, HEATABLE, COOLABLE, SLICEABLE, VESSELS, SINGLE = (
     _kinds(_TABLES["kinds"][name]) for name in ("cleanable", "heatable", "coolable", "sliceable", "vessels", "single")
 )
-"""Kinds of objects by what can be done with them; of those in SINGLE a room rarely has several."""
+"""Kinds of objects by the actions that they allow; of the kinds in SINGLE a room rarely has several."""
 
 
 class FloorPlan(NamedTuple):
     """A furnished room."""
 
     number: int  # as the simulator has them: kitchens from 1, then from 201, 301 and 401
-    room: str  # what kind of room it is
+    room: str  # the kind of room
     receptacles: dict[str, str]  # id to kind
     places: dict[str, str]  # id of a receptacle to its location
     things: tuple[str, ...]  # kinds of objects that are found there
-    homes: dict[str, dict[str, list[str]]]  # kind of object to the kinds of receptacles that take it, with those there
+    homes: dict[str, dict[str, list[str]]]  # object kind to the kinds of receptacles that take it there
 
 
 def plan_numbers(room: str, *, unseen: bool) -> range:
-    """Return the floor plans of a kind of room, those that only `valid_unseen` has or those that the others share."""
+    """Return the floor plans of a kind of room: only the ones of `valid_unseen`, or of all other splits."""
     first = (0, 200, 300, 400)[ROOMS.index(room)] + 1
     last = first + _PLANS_PER_ROOM
     return range(last - _UNSEEN_PLANS, last) if unseen else range(first, last - _UNSEEN_PLANS)
@@ -90,9 +90,9 @@ def floor_plan(number: int) -> FloorPlan:
 
 
 def corner(plan: FloorPlan, most: int, rng: random.Random) -> FloorPlan:
-    """Keep a few receptacles of a floor plan, each at a place of its own, and as many kinds of objects and two more.
+    """Keep a few receptacles of a floor plan, each at a different place, and as many kinds of objects and two more.
 
-    Among them are those without which there would be types of tasks that the room cannot have.
+    Among them are the ones that some types of tasks need.
     """
     order = rng.sample(sorted(plan.receptacles), len(plan.receptacles))
     stands = LAMP_STANDS if plan.room in LAMP_ROOMS else ()

@@ -35,8 +35,8 @@ BOXES = "bags baskets boxes crates jars trays".split()
 class Family:
     """One meaning and its wordings."""
 
-    before: str  # what is counted before it; `nothing` marks an opening
-    after: str  # what is counted after it; `end` marks a question
+    before: str  # the noun counted before it; `nothing` marks an opening
+    after: str  # the noun counted after it; `end` marks a question
     expression: str  # the calculation, or "" where the wording only states `{a}` or asks
     operation: str  # the sign of the calculation, or ""
     worked: str  # its line of the worked answer, or "" without a calculation
@@ -105,7 +105,7 @@ def problem(split: str, index: int, difficulty: int | None = None) -> tuple[Row,
     for _ in range(idle):
         person, thing = (rng.choice([one for one in some if one not in words.values()]) for some in (NAMES, ITEMS))
         numbers = {"n": rng.randint(5, 60)}
-        # Not in between, where the next sentence may go on with "each one" or "more".
+        # Not in between, where the next sentence may continue with "each one" or "more".
         place = rng.choice((0, len(sentences))) if state in ("items", "money") else 0
         sentences.insert(place, _draw_wording(split, rng, IDLE, used).format(third=person, thing=thing, **numbers))
     sentences.append(_draw_wording(split, rng, _QUESTIONS[state], used).format(**words))

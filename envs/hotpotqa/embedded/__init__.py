@@ -1,8 +1,8 @@
 """Questions about invented worlds, in HotpotQA's own JSON: the data an environment has before anything is downloaded.
 
 A row has the fields of HotpotQA's distractor setting (arXiv:1809.09600), and in `world` the number of the world to
-search. Of the ten paragraphs in its `context` some are gold, the others those that a word search for the question would
-put first.
+search. Of the ten paragraphs in its `context` some are gold, the others the ones that a word search for the question
+would put first.
 
 | level | type | asks | example |
 |---|---|---|---|
@@ -14,7 +14,7 @@ A question leads from a thing that it names over one relation to a second thing,
 the answer. One search cannot answer it: the paragraph with the answer is never among the first `HIDDEN` for a search
 with the question itself, because the thing it is about is not named there. A search for its title finds it.
 
-Every world states all relations, but no question of training asks for those that are held out: validation asks for
+Every world states all relations, but no question of training asks for the ones that are held out: validation asks for
 teachers and publishers, test for mayors and rivers.
 """
 
@@ -50,7 +50,7 @@ class GeneratedQuestions(SplitRows):
     Args:
         split, size: see `SplitRows`; of some levels there are fewer.
         levels: which of `LEVELS` occur.
-        hops: paragraphs from what a question names to its answer, 2 to 4; above 2 there are no hard questions.
+        hops: paragraphs from the names in a question to its answer, 2 to 4; above 2 hard questions do not exist.
         alone: leave out `world`, so that only the ten paragraphs in `context` are searched.
 
     Raises:
@@ -79,7 +79,7 @@ class GeneratedQuestions(SplitRows):
         while True:
             compare = level == "hard" or (level == "medium" and hops == 2 and rng.random() < 0.5)
             draft = _compare(world, level, asked_in, rng) if compare else _bridge(world, level, asked_in, hops, rng)
-            # What the question does not name must stay out of what a search with the question finds.
+            # Paragraphs that the question does not name must not be hits of a search with the question.
             if draft and not set(draft[3]) & set(world.rank(draft[0], HIDDEN)):
                 break
         question, answer, facts, _ = draft
@@ -103,7 +103,7 @@ def _belongs_to(split: str, *relations: str) -> bool:
 
 @functools.cache
 def _bridges(split: str, hops: int) -> list[tuple[str, ...]]:
-    # Links, and what is asked at their end.
+    # Links, and the questions at their end.
     paths: list[tuple[str, ...]] = [(link,) for link in LINKS]
     for _ in range(hops - 2):
         paths = [(*path, link) for path in paths for link in LINKS if LINKS[link][0] == _LEADS_TO[path[-1]]]
@@ -128,7 +128,7 @@ def _bridge(world: World, level: str, split: str, hops: int, rng: random.Random)
     *links, asked = rng.choice(paths)
     phrase, facts, end = _follow(world, links, asked, rng)
     answer, titles = end.facts[asked], [title for title, _ in facts]
-    # An answer that stands in an earlier paragraph, or in the question, asks for no search for the last one.
+    # An answer that is in an earlier paragraph, or in the question, asks for no search for the last one.
     earlier = "".join(sentence for title in titles[:-1] for sentence in world.entities[title].sentences)
     if answer in earlier or len(set(titles)) < len(titles):
         return None
@@ -169,7 +169,7 @@ def _follow(
 
 
 def _context(world: World, question: str, gold: list[str], rng: random.Random) -> list[list[Any]]:
-    # Half of the distractors is what a search with the question finds, the rest what searches for the gold titles find.
+    # Half of the distractors are hits of a search with the question, the rest hits of searches for the gold titles.
     found = [world.rank(query, PARAGRAPHS + len(gold)) for query in (question, *gold)]
     rest = PARAGRAPHS - len(gold)
     titles = [title for title in found[0] if title not in gold][: rest // 2]

@@ -19,10 +19,10 @@ from agent_gym.envs.names import Namer
 from agent_gym.search import Document
 
 TABLES: dict[str, Any] = json.loads(files(__package__).joinpath("relations.json").read_text("utf-8"))
-"""What is true in a world and how it is written.
+"""The facts of a world and their wording.
 
-- `sentences`: kind of thing to its sentences, each with two wordings and one supporting fact. A relation stands in it
-  as {relation}. {name} is the title, {last} a person's last name and {sort} what sort of its kind it is, of `sorts`.
+- `sentences`: kind of thing to its sentences, each with two wordings and one supporting fact. A relation is in it as
+  {relation}. {name} is the title, {last} a person's last name and {sort} its sort, of `sorts`.
 - `links`, `asked`: relation to the kind of thing that has it, and how a question names the other end, or asks for it.
 - `leads_to`: relation to the kind of thing at its other end.
 - `compared`: relation to how a question compares two people by it: with the year by a name, else by yes or no.
@@ -112,7 +112,7 @@ class World:
     def rank(self, query: str, k: int) -> list[str]:
         """Return the titles of the k documents that a word search would put first.
 
-        It is no retriever: the data may not depend on which search engine is installed.
+        It is not a retriever: the data may not depend on which search engine is installed.
         """
         scores: dict[int, float] = {}
         for word in dict.fromkeys(_words(query)):

@@ -2,7 +2,7 @@
 
 A row has `query_id`, the `question`, its `type`, in `papers` the ids of all papers that it asks for, the `field` in
 which it is to be searched, and for the expert in `searches` the names that the question gives, in `expands` the papers
-that introduced what they name.
+that introduced the things they name.
 
 | type | asks for the papers that | example |
 |---|---|---|
@@ -10,12 +10,12 @@ that introduced what they name.
 | method-dataset | apply a method and test it on some data | Find the papers from after 2004 that test Tobila on Sagu. |
 | task-dataset | solve a task with some data | Who solved Dorema and used Sagu for it? List the papers. |
 
-A paper that applies something cites the paper that introduced it, so that the papers asked for are among those that
+A paper that applies something cites the paper that introduced it, so that the papers asked for are among the ones that
 both papers in `expands` lead to. From difficulty 2 on, one paper at least of each answer names nothing that the
 question names, and no search for these names finds it. From difficulty 3 on it has to be read which ones are asked for:
-a paper also cites what it was not done with (its rivals), and papers on what others might do cite all of it. `related`
-has those that cite both and are not asked for. What is applied is called by its name, its short or other name or its
-authors and year, or not at all; what is not applied is always called something.
+a paper also cites unused rivals, and papers on possible work of others cite all of it. `related` has the ones that cite
+both and are not asked for. An applied thing is called by its name, its short or other name or its authors and year, or
+not at all; a thing that is not applied always has a name.
 
 The fields are in field.py.
 """
@@ -80,9 +80,9 @@ class GeneratedQueries(SplitRows):
 
 class _Asked(NamedTuple):
     kinds: tuple[str, str]
-    about: list[Draft]  # what introduced the two things asked about
+    about: list[Draft]  # the papers that introduced the two things
     papers: list[Draft]  # the answer
-    related: list[Draft]  # what cites both and is not asked for
+    related: list[Draft]  # papers that cite both and are not asked for
     when: str = ""  # before or after `year`, or ""
     year: int = 0
 
@@ -105,7 +105,7 @@ def _all_asked(number: int, difficulty: int) -> list[_Asked]:
                 choices.append(_Asked(kinds, [one, other], kept, near, when, year))
         for choice in choices:
             named = [len(paper.named.intersection(kinds)) for paper in choice.papers]
-            # Several papers to find, some by what the question names and some only by citations.
+            # Several papers to find, some by names in the question and some only by citations.
             if not 2 <= len(choice.papers) <= 6 or (level.named < 1 and not min(named) == 0 < max(named)):
                 continue
             if len(choice.related) >= level.decoys * len(choice.papers):

@@ -22,22 +22,22 @@ KINDS = ("method", "task", "dataset")  # a paper introduces each of these, and q
 WORDING: dict[str, Any] = json.loads(files(__package__).joinpath("wording.json").read_text("utf-8"))
 """How papers are written and asked for.
 
-- `veiled`: kind of thing to what a text has in place of its name.
+- `veiled`: kind of thing to the text in place of its name.
 - `titles`, `abstracts`: kind of paper to its titles and, sentence by sentence, to its abstract. A paper that introduces
   something has its name three times, so that a search for the name finds it before the papers that use it.
 - `application_titles`: which of method and task an application or discussion names to its titles.
-- `called`: kind of thing to what it is called after the authors of the paper that introduced it.
-- `held_out`: sentences of which each split has its own: those on what is not applied, and the questions. {when} is one
-  of `when`, with a space before it, or nothing.
+- `called`: kind of thing to its name after the authors of the paper that introduced it.
+- `held_out`: sentences of which each split has its own: the ones on things that are not applied, and the questions.
+  {when} is one of `when`, with a space before it, or nothing.
 """
 
 
 class Difficulty(NamedTuple):
-    """What makes a field, and the questions about it, hard."""
+    """The settings that make a field, and the questions about it, hard."""
 
     named: float  # how likely a paper calls its method something, and likewise its task and its data
     renamed: float  # how likely it is called otherwise than by its name, and likewise in a question
-    rivals: float  # how likely an application says what it does not use, for each kind of thing
+    rivals: float  # how likely an application names unused things, for each kind of thing
     discussions: int  # papers that discuss a method and a task that were applied together, and apply neither
     decoys: float  # papers that cite both and are not asked for, at least, for each paper asked for
     topics: int
@@ -67,7 +67,7 @@ class Draft:
     about: dict[str, Draft] = field(default_factory=dict)  # kind of thing to the paper that introduced it
     names: dict[str, str] = field(default_factory=dict)  # kind of thing to its name, for all it is about
     named: frozenset[str] = frozenset()  # which kinds its text calls something; the others it only cites
-    rivals: dict[str, Draft] = field(default_factory=dict)  # kind of thing to what is not applied
+    rivals: dict[str, Draft] = field(default_factory=dict)  # kind of thing to things that are not applied
     cites: list[Draft] = field(default_factory=list)
     id: str = ""
 
@@ -167,7 +167,7 @@ class Field:
                 words[thing] = introduced.names[thing] if by_name else self._call(introduced)
                 words[thing] = words[thing] if thing in draft.named else veiled
         if kind in ("application", "discussion"):
-            # A title has names only, so that what introduced a name stays the best hit of a search for it.
+            # A title has names only, so that the paper that introduced a name stays the best hit of a search for it.
             shown = [one for one in ("method", "task") if words[one] == draft.about[one].names[one]]
             titles = WORDING["application_titles"][" ".join(shown)]
         else:

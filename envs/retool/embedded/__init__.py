@@ -4,7 +4,7 @@ The kinds and their answers are in kinds.py, the sentences in wording.txt. A has
 any order, decides which splits may ask it: six tenths of all numbers are for training, two for development, two for
 tests.
 
-Left out on purpose: proofs, geometry, and what needs an idea before it needs a program.
+Left out on purpose: proofs, geometry, and problems that need an idea before they need a program.
 """
 
 from __future__ import annotations

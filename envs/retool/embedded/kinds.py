@@ -20,9 +20,9 @@ _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23)
 class Draft(NamedTuple):
     """The numbers of one problem."""
 
-    values: Mapping[str, Any]  # what fills the slots of a wording
+    values: Mapping[str, Any]  # the values of a wording's slots
     gold: int | Fraction  # the answer, found in another way than the program finds it
-    program: str  # what a person would write to find it, in Python; it prints the answer and nothing else
+    program: str  # a person's program for it, in Python; it prints the answer and nothing else
 
 
 Draw = Callable[[random.Random, int], Draft]  # from a generator of random numbers and a level of `LEVELS`
@@ -88,7 +88,7 @@ def coprime_pairs(rng: random.Random, level: int) -> Draft:
 
 
 def digit_count(rng: random.Random, level: int) -> Draft:
-    """How often a digit is written: place by place, from what stands before and behind it."""
+    """How often a digit is written: place by place, from the digits before and after it."""
     n = pick(rng, level, (50, 400), (400, 9_000), (9_000, 99_999))
     digit = rng.randint(1, 9)
     gold, place = 0, 1
@@ -101,7 +101,7 @@ def digit_count(rng: random.Random, level: int) -> Draft:
 
 
 def digit_sum(rng: random.Random, level: int) -> Draft:
-    """Numbers with a given sum of digits: stars and bars, without those that have a digit above 9."""
+    """Numbers with a given sum of digits: stars and bars, without the ones that have a digit above 9."""
     places = level + 2
     total = rng.randint(6, 9 * places - 8)
     gold = 0
@@ -139,7 +139,7 @@ def _faulhaber(n: int, power: int) -> int:
 
 
 def lattice_paths(rng: random.Random, level: int) -> Draft:
-    """Paths around a point: all paths but those through it."""
+    """Paths around a point: all paths but the ones through it."""
     width, height = (pick(rng, level, (3, 5), (5, 8), (8, 12)) for _ in range(2))
     x, y = rng.randint(1, width - 1), rng.randint(1, height - 1)
     through = math.comb(x + y, x) * math.comb(width + height - x - y, width - x)
@@ -153,7 +153,7 @@ def lattice_paths(rng: random.Random, level: int) -> Draft:
 
 
 def no_runs(rng: random.Random, level: int) -> Draft:
-    """Strings of 0 and 1 without a run of ones: by how many ones stand at the end before the last zero."""
+    """Strings of 0 and 1 without a run of ones: by the number of ones at the end after the last zero."""
     n = pick(rng, level, (5, 9), (9, 13), (13, 17))
     run = rng.randint(2, 5)
     counts = [2**k for k in range(run)]
@@ -181,7 +181,7 @@ def coins(rng: random.Random, level: int) -> Draft:
 
 
 def apart(rng: random.Random, level: int) -> Draft:
-    """Rows in which no two of some stand side by side: each goes into another gap between the rest."""
+    """Rows in which no two of some are neighbours: each goes into another gap between the rest."""
     some = pick(rng, level, (2, 4), (3, 6), (4, 7))
     rest = some + pick(rng, level, (1, 8), (4, 12), (6, 11))
     program = (
@@ -233,7 +233,7 @@ def unpayable(rng: random.Random, level: int) -> Draft:
 
 
 def best_bundle(rng: random.Random, level: int) -> Draft:
-    """The most valuable choice of two goods: the best for each budget, from those for smaller ones."""
+    """The most valuable choice of two goods: the best for each budget, from the choices for smaller ones."""
     budget = pick(rng, level, (20, 50), (50, 200), (200, 900))
     (cost_a, cost_b), (worth_a, worth_b) = rng.sample(range(3, 20), 2), rng.sample(range(4, 40), 2)
     best = [0] * (budget + 1)

@@ -1,9 +1,9 @@
 """Invented customers, orders and requests: the tasks of the support desk.
 
 A row has the `person` (name, zip code, mood), the `goals` in the order in which they come up, the `content` of the
-database, and in `writes` the calls that bring it into the state that it should have at the end. A goal has what the
-customer says (`request`, `slots`, `asks`, see customer.py), whether the rules allow it, and for the expert what to look
-up (`reads`), the `call` that does it, and the messages `done` and `refused`.
+database, and in `writes` the calls that bring it into the state that it should have at the end. A goal has the words of
+the customer (`request`, `slots`, `asks`, see customer.py), whether the rules allow it, and for the expert the data to
+look up (`reads`), the `call` that does it, and the messages `done` and `refused`.
 
 Names of people and numbers belong to one split, and every request names a number or follows one. The sum of a number's
 digits decides its split. The last digit did so at first, and a model from random weights that had never seen an order
@@ -25,7 +25,7 @@ DAYS = {"standard": 30, "gold": 60}
 """How long after its delivery an item can be returned or exchanged, by membership."""
 _WORLDS = {"train": range(80), "validation": range(80, 88), "test": range(88, 96)}
 _SUMS = {"train": "01234567", "validation": "8", "test": "9"}
-"""What the sum of a number's digits ends in, by split."""
+"""The last digit of a number's digit sum, by split."""
 _FORBIDDEN = 0.4  # share of the goals that the rules do not allow
 _PRODUCTS = (
     "mug", "lamp", "chair", "scarf", "kettle", "clock", "backpack", "blanket", "pillow", "umbrella", "vase", "watch",
@@ -44,7 +44,7 @@ _CALLS = {"cancel": "cancel_order", "return": "return_item", "exchange": "exchan
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What a difficulty sets."""
+    """The settings of a difficulty."""
 
     goals: tuple[int, ...]  # how many
     kinds: tuple[str, ...] = ("cancel", "return", "exchange", "address")
@@ -96,7 +96,7 @@ class _Draft:
         other = {"name": namer.person(), "zip": self._number(5), "member": "standard"}
         user = {"name": self.person["name"], "zip": self.person["zip"], "member": self.member}
         self.users = {"u1": user, "u2": other}
-        # No two items of a task are alike, so that what a customer calls one is no other.
+        # No two items of a task are alike, so that a customer's name for one fits no other.
         self._items = rng.sample([(p, v) for p in _PRODUCTS for v in _VARIANTS], 24)
         self.orders: dict[str, dict[str, Any]] = {}
         self.products: dict[str, dict[str, Any]] = {}
@@ -112,7 +112,7 @@ class _Draft:
         self._order("pending", 0, user="u2")
         numbers = sorted(self.orders)  # as they are listed: not in the order of the goals
         return {
-            # What the policy reads first: a customer who knows the number gives no name, see `Customer.opening`.
+            # The policy's first prompt: a customer who knows the number gives no name, see `Customer.opening`.
             "task_key": f"{'' if self.numbered else self.person['name']} {self.goals[0]['request']}",
             "person": self.person,
             "numbered": self.numbered,
@@ -195,11 +195,11 @@ class _Draft:
     def _stocked(self, item: Mapping[str, Any], new: str, stock: bool, needs: bool) -> str:
         """Set whether a variant is in stock, and return it, or another one where a goal before needs the contrary.
 
-        What is refused for the age or the state of its order needs no stock, and changes none that another needs.
+        A request refused for the age or the state of its order needs no stock, and changes no stock that another needs.
         """
         product = item["product"]
         if needs and self._needed.get((product, new), stock) != stock:
-            # Of all variants, since those of the product may all be taken; from a generator of its own, so that
+            # Of all variants, since the ones of the product may all be taken; from a separate generator, so that
             # whatever is drawn after this stays as it is.
             rng = random.Random(f"{self.person['name']}/{product}/{new}")
             free = [one for one in _VARIANTS if one != item["variant"] and (product, one) not in self._needed]

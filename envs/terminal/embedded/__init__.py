@@ -1,8 +1,8 @@
 """Tasks made on the spot: five difficulties with three kinds each, of files, text, Python, SQLite and git.
 
-A hash of what a task must lead to decides in which split it may be: seven tenths are for training. Validation and test
-have sentences of their own (wording.txt). The kinds are in kinds.py; tests of all tasks are one script, check.py, and
-what it expects.
+A hash of a task's goal state decides in which split it may be: seven tenths are for training. Validation and test have
+separate sentences (wording.txt). The kinds are in kinds.py; tests of all tasks are one script, check.py, and its
+expected values.
 
 Left out on purpose: the network, packages, servers, and programs that tests would have to run. A test that runs what a
 policy wrote can be made to pass.

@@ -1,6 +1,6 @@
 """The kinds of generated tasks, three for each difficulty: text and files, Python, SQLite, git.
 
-What a task must lead to is computed here, in Python, and not by its solution, which is what a person would type. A test
+The goal state of a task is computed here, in Python, and not by its solution, which is a person's commands. A test
 plays all solutions, so that a slip in either shows.
 """
 
@@ -22,7 +22,7 @@ SERVICES = "auth billing cache gateway mailer queue search storage".split()
 
 @dataclass
 class Draft:
-    """One task: what fills the slots of a wording, what is there, what must be reached and kept, and a way there."""
+    """One task: the slots of a wording, the files, the states to be reached and kept, and a way there."""
 
     values: Mapping[str, Any]
     goals: list[list[Any]]  # checks of check.py, of which none holds at the start

@@ -1,6 +1,6 @@
 """Writes a git repository without git: the same bytes on every machine, and no process for a task that is only drawn.
 
-The formats are those of git's documentation, gitformat-index and "Git Internals: Git Objects".
+The formats are the ones of git's documentation, gitformat-index and "Git Internals: Git Objects".
 """
 
 from __future__ import annotations
