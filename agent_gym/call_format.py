@@ -423,7 +423,7 @@ def family_name(parser: Parser) -> str:
 def for_model(given: Parser | None, model: NativeParser, tools: Sequence[ToolSchema]) -> Parser:
     """Return the parser of an environment for a model that writes calls as the parser `model` reads them.
 
-    A parser that was given stays, unless it reads calls and more beside them, as its method `around` says.
+    A parser that was given stays, unless it reads calls and other text, as its method `around` says.
     """
     model = model.for_tools(tools)
     if given is None:

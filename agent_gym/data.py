@@ -114,8 +114,8 @@ _DRAWING = threading.RLock()
 class SplitRows(DistinctRows):
     """The rows of one split of a generator. In train a row may come back, in the other splits none does.
 
-    Names and wordings belong to one split each, and a row depends on the split, its number and what a subclass is given
-    as well. A generator of random numbers that is seeded by them as a text goes through SHA-512: neighbouring rows
+    Names and wordings belong to one split each, and a row depends on the split, its number and the arguments of a
+    subclass. A generator of random numbers that is seeded by them as a text goes through SHA-512: neighbouring rows
     share nothing, and PYTHONHASHSEED has no influence.
 
     Args:

@@ -38,7 +38,7 @@ def install_command(extra: str) -> str:
 def other_versions(*extras: str) -> Iterator[str]:
     """Yield a sentence for each installed package whose version is outside the range of these extras.
 
-    The ranges are those of the metadata: the contract tests hold for their ends (see `.github/workflows/ci.yml`).
+    The ranges are the ones of the metadata: the contract tests hold for their ends (see `.github/workflows/ci.yml`).
     """
     try:
         from packaging.requirements import Requirement  # of the extra `train`

@@ -41,7 +41,7 @@ def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def renamed_methods(cls: type, names: Mapping[str, str]) -> None:
-    """Let methods that a class overrides under old names be those of the new names."""
+    """Let methods that a class overrides under old names override the new names."""
     for old, new in names.items():
         if old in vars(cls):
             warn_of(f"{cls.__name__}.{old}", new, depth=4)
@@ -59,5 +59,5 @@ class RenamedModules(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         warn_of(module.__name__, MODULES[module.__name__], depth=6)
-        # The import statement hands out what is in this table.
+        # The import statement returns the entry of this table.
         sys.modules[module.__name__] = importlib.import_module(MODULES[module.__name__])

@@ -48,7 +48,7 @@ JUDGE_TERMS = JUDGE_TERM, JUDGE_STEPS_TERM = "judge", "judge_steps"
 
 def plain_number(
     value: Any,
-    what: str,
+    quantity: str,
     where: str,
     most: float = sys.float_info.max,
     weight: float | None = None,
@@ -57,22 +57,23 @@ def plain_number(
     """Return a number of Python, numpy or torch (without dimensions) as a float, times its weight if it has one.
 
     Raises:
-        EnvFailure: if it is not a finite number, or its size is above `most`; `what`, `name` and `where` tell which.
+        EnvFailure: if it is not a finite number, or its size is above `most`; `quantity`, `name` and `where` tell
+            which.
     """
     number = value if isinstance(value, float) else _as_float(value)
     if weight is not None:
         number = number * weight + 0.0  # which makes 0.0 of -0.0
     if abs(number) <= most:  # NaN is not
         return float(number)
-    named = what if name is None else f"{what} {name!r}"
+    named = quantity if name is None else f"{quantity} {name!r}"
     allowed = "a finite number" if most == sys.float_info.max else f"a finite number of size {most:g} at most"
     weighted = "" if weight is None else f", which its weight of {weight:g} multiplies,"
     raise EnvFailure(f"{named} is {shown(value)}{weighted} in {where}; it must be {allowed}")
 
 
-def plain_numbers(values: Mapping[str, Any], what: str, where: str) -> dict[str, float]:
+def plain_numbers(values: Mapping[str, Any], quantity: str, where: str) -> dict[str, float]:
     """Return numbers by name as floats in a new dict; see `plain_number`."""
-    return {name: plain_number(value, what, where, name=name) for name, value in values.items()}
+    return {name: plain_number(value, quantity, where, name=name) for name, value in values.items()}
 
 
 def sum_by_name(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:

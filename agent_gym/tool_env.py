@@ -191,8 +191,8 @@ class ToolEnv(TextEnv):
             except (EnvFailure, ConfigError):
                 raise
             except Exception as error:
-                # A class of `Tool` answers bad input with a ToolResult, so an exception is the tool's own fault. What
-                # a plain function raises is an answer already (function_tools.py).
+                # A class of `Tool` answers bad input with a ToolResult, so an exception is the tool's own fault.
+                # The exception of a plain function is an answer already (function_tools.py).
                 raise EnvFailure(f"tool {name!r} broke: {described(error)}") from error
             self._check(name, answers, len(places))
             for place, answer in zip(places, answers, strict=True):

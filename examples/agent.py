@@ -1,4 +1,4 @@
-"""An agent of a few lines, to be trained behind the gateway: the policy looks for a number (docs/gateway.md).
+"""An agent of a few lines, to be trained through the gateway: the policy looks for a number (docs/gateway.md).
 
 It knows nothing of this package but its client, which is the one of OpenAI.
 """

@@ -1,16 +1,16 @@
-"""The controls of a speedrun: what else could have been done with the seconds that RL used.
+"""The controls of a speedrun: other uses of the seconds that RL used.
 
 Each starts from the weights that RL started from and trains until as many seconds are used up:
 
-- more SFT: the same demonstrations as before, at a rate of its own. If it gains nothing, the start was converged.
+- more SFT: the same demonstrations as before, at a separate rate. If it gains nothing, the start was converged.
 - best-of-n self-imitation: in each of several rounds the policy plays training tasks n times; of each task the success
-  with the best reward is kept, and SFT trains on what was kept (rejection sampling fine-tuning: Z. Yuan
-  et al., arXiv:2308.01825; in rounds it is the Expert Iteration of T. Anthony et al., arXiv:1705.08439).
+  with the best reward is kept, and SFT trains on the kept ones (rejection sampling fine-tuning: Z. Yuan et al.,
+  arXiv:2308.01825; in rounds it is the Expert Iteration of T. Anthony et al., arXiv:1705.08439).
 
-On a CPU these are seconds of this process with all its threads (`time.process_time`), since wall time depends on what
-else a machine does; the engine plays in the same process there. On a GPU, whose work is no CPU's and whose engine has
-a process of its own, they are seconds on the clock. What counts is the same for all: the steps of training, with the
-rollouts in them. Evaluations, the drawing of curves, and loading are left out, for RL as for the controls.
+On a CPU these are seconds of this process with all its threads (`time.process_time`), since wall time depends on the
+machine's other work; the engine plays in the same process there. On a GPU, whose work is not a CPU's and whose engine
+has a separate process, they are seconds on the clock. The counted work is the same for all: the steps of training, with
+the rollouts in them. Evaluations, the drawing of curves, and loading are left out, for RL as for the controls.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class StepClock(TrainerCallback):
 class UntilUsedUp(StepClock):
     """Ends training when a budget of seconds is used up, at a learning rate that falls to 0 until then.
 
-    The rate follows the seconds that are used, not a planned number of steps: the price of a step changes with what
-    else runs on a machine, and a schedule that ends too early or is cut off would weaken the control.
+    The rate follows the seconds that are used, not a planned number of steps: the price of a step changes with the text
+    that else runs on a machine, and a schedule that ends too early or is cut off would weaken the control.
     """
 
     def __init__(self, budget: float, rate: float, clock: Clock) -> None:
@@ -80,7 +80,7 @@ def rate_at(used: float, peak: float) -> float:
 
 
 def endless(phase: Imitation) -> Imitation:
-    """Return the phase without an end or a schedule of its own: `UntilUsedUp` sets both."""
+    """Return the phase without its own end or schedule: `UntilUsedUp` sets both."""
     own = {key: value for key, value in phase.settings.items() if key != "warmup_steps" and "lr_scheduler" not in key}
     settings = {**own, "lr_scheduler_type": "constant", "logging_steps": 100}
     return replace(phase, steps=10**9, settings=settings, until_loss=None)
@@ -112,7 +112,7 @@ def imitate_itself(
 
     Args:
         controls: how many rounds and attempts, and the share of a round that goes into playing.
-        budget: seconds of all rounds together. A round has an equal part of what the rounds before it have left.
+        budget: seconds of all rounds together. A round has an equal part of the remaining time.
         tasks: the training tasks, one spec each. They are played in an order drawn once, each as late again as can be.
         batch: tasks that are played at once; whether playing has had its share is looked at between batches.
         play: plays episodes with the current weights.
@@ -182,11 +182,11 @@ def prove_start(
 
 
 def held_out(preset: Preset, seed: int) -> dict[str, int]:
-    """Count the test tasks, those of them that differ, and those that also occur in training.
+    """Count the test tasks, the different ones of them, and the ones that also occur in training.
 
-    Two tasks differ if what `begin` is given does, which may be hidden from the policy. Training has seen a test task
-    if it has seen its opening: all messages before the policy's first turn, with their images. Training tasks are those
-    of RL and of the demonstrations.
+    Two tasks differ if the arguments of `begin` do, which may be hidden from the policy. Training has seen a test task
+    if it has seen its opening: all messages before the policy's first turn, with their images. Training tasks are the
+    ones of RL and of the demonstrations.
     """
     shown = [phase.episodes for phase in preset.imitation]
     trained = None if preset.train_tasks is None else max([preset.train_tasks, *shown])

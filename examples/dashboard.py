@@ -1,4 +1,4 @@
-"""What a person sees of a run: how far it is, where the time goes, and whether it learns.
+"""The display of a run: its progress, its use of time, and its learning.
 
     with watch(trainer):
         trainer.train()
@@ -30,7 +30,7 @@ from agent_gym.viewer.curve import curve_of, render_curve
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _TREND = 24  # logs that a trend shows
-# Of time/..., with names and colours. Behind servers episodes are played during updates, too: what counts is the wait.
+# Of time/..., with names and colours. With servers episodes are played during updates, too: only the wait counts.
 _STAGES = {
     "waited": ("rollout", "cyan"),
     "update": ("train", "magenta"),
@@ -95,7 +95,7 @@ def display(console: Console) -> Iterator[list[TrainerCallback]]:
 def reporters(args: Any) -> Iterator[list[TrainerCallback]]:
     """Yield the callbacks that show a run: the display on a terminal, else a line per log on stderr; and its numbers.
 
-    `args` are the settings of any trainer of transformers. With `disable_tqdm` there is no display.
+    `args` are the settings of any trainer of transformers. With `disable_tqdm` nothing is displayed.
     """
     console = Console(stderr=True)
     if args.process_index or args.disable_tqdm or not console.is_terminal:
@@ -196,7 +196,10 @@ class Dashboard(TrainerCallback):
 
 
 def trend(values: Sequence[float]) -> str:
-    """Draw values as a row of blocks, from their lowest to their highest; those that are not finite are left blank."""
+    """Draw values as a row of blocks, from their lowest to their highest.
+
+    Numbers that are not finite are left blank.
+    """
     known = [value for value in values if math.isfinite(value)]
     low, high = min(known, default=0.0), max(known, default=0.0)
     scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
@@ -235,7 +238,7 @@ class LiveCurve(TrainerCallback):
 
 
 def evaluations(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Return a record per evaluated step of a log history: success with its interval, and what an episode held."""
+    """Return a record per evaluated step of a log history: success with its interval, and the content of an episode."""
     logs = {log["step"]: log for log in history if "eval_success" in log}
     per_episode = {name: f"eval_episode/{name}" for name in ("turns", "tool_calls", "tokens")}
     return [

@@ -1,11 +1,12 @@
-"""One picture of a speedrun over several seeds: success during GRPO, what it is held to, and what the episodes held.
+"""One picture of a speedrun over several seeds: success during GRPO, its comparisons, and the content of episodes.
 
     read_runs(folder) -> over_runs(runs) -> draw(found, file)
 
 All of it is about the same dev tasks: GRPO is evaluated on them, from its start at step 0 on, and the controls play
 them, too. The demonstrator alone was measured on tasks of training. The band is Student's 95% interval of the mean over
-seeds, as in tables.py, and thin lines are single seeds. Beneath success stands what Agent-R1 (arXiv:2511.14460) reports
-to grow with it: tool calls (turns, where no tool was called) and the tokens that the policy sampled, per episode.
+seeds, as in tables.py, and thin lines are single seeds. Beneath success are the numbers that Agent-R1
+(arXiv:2511.14460) reports to grow with it: tool calls (turns, where no tool was called) and the tokens that the policy
+sampled, per episode.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ def read_runs(folder: str | Path) -> list[dict[str, Any]]:
 
 
 def over_runs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Condense the `results.json` of several seeds to what is drawn.
+    """Condense the `results.json` of several seeds to the drawn numbers.
 
     Returns:
         "preset", "split", "tasks", "decoding", "seeds", "steps", and "start", the name of the policy before RL.
-        "success", "tokens", and "tool_calls" or "turns": an `over` for each step. "lines": name to `over`, of what
-        success is held to.
+        "success", "tokens", and "tool_calls" or "turns": an `over` for each step. "lines": name to `over`, of the
+        values that success is held to.
 
     Raises:
         ConfigError: if the runs are not of one kind, for example because their steps differ.
@@ -82,7 +83,7 @@ def over_runs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _kind(run: Mapping[str, Any]) -> dict[str, Any]:
-    """What is the same in runs that are drawn as one."""
+    """The settings that are equal in runs drawn as one."""
     dev = run["dev"]
     kind = {"preset": run["preset"], **{key: dev[key] for key in ("split", "tasks", "decoding")}}
     steps = [record["step"] for record in dev["evaluations"]]
@@ -90,7 +91,7 @@ def _kind(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lines(run: Mapping[str, Any]) -> dict[str, float]:
-    """What the success of RL is held to: the start, the controls and the demonstrator, as far as a run has them."""
+    """The comparisons of RL's success: the start, the controls and the demonstrator, as far as a run has them."""
     first, *_ = run["dev"]["evaluations"]
     lines = {f"start: {run['dev']['start']}": first["success"]} if first["step"] == 0 else {}
     lines |= {control["policy"]: control["success"] for control in run["dev"].get("controls", ())}
@@ -104,10 +105,10 @@ def draw_figure(folder: str | Path, output: str | Path | None = None) -> tuple[d
 
     Args:
         folder: of `agent-gym speedrun --seeds`.
-        output: the picture as a PNG; the SVG goes beside it. By default figure.png in the folder.
+        output: the picture as a PNG; the SVG goes next to it. By default figure.png in the folder.
 
     Returns:
-        What was drawn (`over_runs`), and the two files.
+        The drawn numbers (`over_runs`), and the two files.
 
     Raises:
         ConfigError: as `read_runs` and `over_runs`, if the files cannot be written, or without matplotlib.
@@ -117,7 +118,7 @@ def draw_figure(folder: str | Path, output: str | Path | None = None) -> tuple[d
 
 
 def draw(found: Mapping[str, Any], path: Path) -> list[Path]:
-    """Draw what `over_runs` has found as a PNG and an SVG of the same name, and return both paths."""
+    """Draw the result of `over_runs` as a PNG and an SVG of the same name, and return both paths."""
     require("matplotlib", "train")
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -152,13 +153,13 @@ _TITLES = {
 
 
 def _draw_panel(axis: Any, found: Mapping[str, Any], name: str) -> None:
-    """Draw one quantity over the steps; beside success stands what it is held to, the highest first."""
+    """Draw one quantity over the steps; next to success are the values it is compared with, the highest first."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     steps, series, success = found["steps"], found[name], name == "success"
     for values in zip(*(one["values"] for one in series), strict=True) if len(found["seeds"]) > 1 else ():
         axis.plot(steps, values, color=POLICY, linewidth=0.7, alpha=0.35)
-    # Where all seeds agree there is no spread, and the interval is the mean alone.
+    # Where all seeds agree the spread is 0, and the interval is the mean alone.
     lows, highs = ([one["mean"] if one[end] is None else one[end] for one in series] for end in ("low", "high"))
     axis.fill_between(steps, lows, highs, color=POLICY, alpha=0.16, linewidth=0)
     first, last = series[0]["mean"], series[-1]["mean"]

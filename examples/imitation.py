@@ -23,7 +23,7 @@ _WINDOW = 25  # steps between two looks at the loss, in a phase that ends by it
 
 @dataclass(frozen=True, slots=True)
 class Demonstrations:
-    """What a phase of imitation showed."""
+    """The result of a phase of imitation."""
 
     rows: list[Row]  # that were imitated
     train_on: str  # as in `train_sft`
@@ -31,7 +31,10 @@ class Demonstrations:
 
 
 def imitation_settings(phase: Imitation, folder: Path, seed: int, args: Any) -> SFTConfig:
-    """Make TRL's settings of one phase; context length and precision are those of the `AgentGRPOConfig` in `args`."""
+    """Make TRL's settings of one phase.
+
+    Context length and precision are the ones of the `AgentGRPOConfig` in `args`.
+    """
     return SFTConfig(
         str(folder),
         seed=seed,

@@ -1,4 +1,4 @@
-"""What a speedrun consists of: a task, a model, phases of imitation, GRPO, controls. presets.toml has the presets."""
+"""The parts of a speedrun: a task, a model, phases of imitation, GRPO, controls. presets.toml has the presets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ATTEMPTS = 8
 class Imitation:
     """One phase of supervised fine-tuning on episodes of the environment's expert."""
 
-    name: str  # what the results table calls the policy after it
+    name: str  # the name of the policy after it in the results table
     episodes: int
     steps: int  # optimizer steps, at most
     batch: int  # episodes per step
@@ -35,7 +35,7 @@ class Imitation:
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """What RL is compared with, at equal seconds and from the same start (controls.py)."""
+    """The comparisons of RL, at equal seconds and from the same start (controls.py)."""
 
     more_sft_rate: float  # peak learning rate of more SFT on the demonstrations of the start
     self_imitation_rate: float  # peak learning rate of SFT on the policy's own successes, in each round

@@ -4,8 +4,8 @@
     before = evaluate(learner)                # before.result, before.records
     plot(trainer)                             # the curve of a trainer that has trained `learner.model`
 
-The parts are those of a speedrun: the model of tiny.py, the settings of presets.py, the imitation of imitation.py.
-`plot_tokens` draws the records of episodes token by token: who wrote them, or what credit they got.
+The parts are the ones of a speedrun: the model of tiny.py, the settings of presets.py, the imitation of imitation.py.
+`plot_tokens` draws the records of episodes token by token: their authors, or their credit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SETTINGS: Mapping[str, Any] = {**TINY_GRPO, **QUIET, "use_vllm": False, "model_i
 
 # The colours of docs/masks.svg, so that an author looks the same everywhere.
 _AUTHORS = {"system": "#90a4ae", "user": "#90a4ae", "agent": "#2e7d32", "env": "#ef6c00"}
-_WORLD = "#e3e6e8"  # where there is no advantage
+_WORLD = "#e3e6e8"  # without an advantage
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Learner:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What an evaluation found."""
+    """The result of an evaluation."""
 
     result: EvalResult
     records: list[dict[str, Any]]  # of the episodes, as in files of trajectories
@@ -69,7 +69,7 @@ def warm_start(
     """Make a tiny model for an environment and let it imitate the expert.
 
     Args:
-        env: an environment that has an expert and a split "train": its id, or what `registry.recipe` takes.
+        env: an environment that has an expert and a split "train": its id, or anything that `registry.recipe` takes.
         env_kwargs: its arguments; the system prompt is left out unless they have one.
         steps: of SFT, 24 episodes each.
         styles: style of the expert to its share of the episodes; the default style alone by default.
@@ -87,7 +87,7 @@ def warm_start(
         )
         learner = Learner(preset, AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder))
         settings = imitation_settings(phase, Path(scratch) / "sft", seed, AgentGRPOConfig(scratch, **SETTINGS))
-        silent = TrainerCallback()  # stands where transformers would print its logs
+        silent = TrainerCallback()  # replaces transformers' printed logs
         imitate(preset, phase, learner.model, learner.tokenizer, settings, [silent])
     return learner
 
@@ -104,7 +104,7 @@ def evaluate(learner: Learner, *, episodes: int = 100, temperature: float = 0.0,
 
 
 def plot(trainer: Any, *names: str) -> Any:
-    """Draw what a trainer has logged over its steps and return the matplotlib figure.
+    """Draw a trainer's log over its steps and return the matplotlib figure.
 
     Args:
         trainer: that has trained.

@@ -4,7 +4,7 @@
 
 A preset with controls also shows that its start is honest, and gives as many CPU seconds as GRPO used to more SFT and
 to best-of-n self-imitation, from the same start (controls.py). Everything in it is the library used as a user would use
-it; the numbers of a run are in presets.toml, what is printed at the end is in tables.py.
+it; the numbers of a run are in presets.toml, the output at the end is in tables.py.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def run_speedrun(
         engine: "vllm", "transformers", or "auto" for vLLM where it is installed.
 
     Returns:
-        What results.json holds: one entry per policy and way of decoding, and the seconds of each stage.
+        The content of results.json: one entry per policy and way of decoding, and the seconds of each stage.
 
     Raises:
         ConfigError: for an unknown preset or engine, a missing GPU, a model or data set that cannot be loaded, or a
@@ -88,8 +88,8 @@ def run_seeds(
     A seed that has its results there, with the same settings, is not run again (`finished`).
 
     Returns:
-        What seeds.json holds: means over seeds with intervals, and the values of each seed (`tables.over_seeds`).
-        Beside it stand figure.png and figure.svg (`figure.draw`).
+        The content of seeds.json: means over seeds with intervals, and the values of each seed (`tables.over_seeds`).
+        Next to it are figure.png and figure.svg (`figure.draw`).
     """
     folder, results = Path(output_dir), []
     chosen = PRESETS[one_of("preset", preset, PRESETS)] if isinstance(preset, str) else preset
@@ -107,9 +107,9 @@ def run_seeds(
 
 
 def finished(preset: Preset, folder: Path, engine: str) -> dict[str, Any] | None:
-    """Return the results in a folder if they are of these settings, so that a series goes on where it was stopped.
+    """Return the results in a folder if they are of these settings, so that a series is resumed where it was stopped.
 
-    Those of an environment that is not the library's never are: its code may have changed since.
+    Results of an environment that is not the library's never are: its code may have changed since.
     """
     file = folder / "results.json"
     if not file.is_file() or not preset.env_id.startswith("AgentR1/"):
@@ -128,7 +128,7 @@ def settings_of(preset: Preset) -> dict[str, Any]:
 
 
 def own_name(controls: Controls) -> str:
-    """What the results call self-imitation."""
+    """The name of self-imitation in the results."""
     return f"best-of-{controls.best_of} self-imitation"
 
 

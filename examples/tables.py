@@ -1,7 +1,7 @@
-"""What a speedrun prints at its end: policies with intervals, paired differences, and both over several seeds.
+"""The output of a speedrun at its end: policies with intervals, paired differences, and both over several seeds.
 
-Over seeds an interval is Student's for the mean of the runs, so that it also holds for what another seed would change:
-the start, the order of the data, the sampling. The interval of one run is of its test tasks alone.
+Over seeds an interval is Student's for the mean of the runs, so that it also covers the effect of another seed: the
+start, the order of the data, the sampling. The interval of one run is of its test tasks alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agent_gym.evaluate.statistics import Difference, mean
 from agent_gym.rollout import Episode
 
 MEASURES = {"success": "episode/success", "reward": "reward"}
-_NO_REWARDS = Difference(0.0, 0.0, 0.0, None, None, 1.0, "permutation")  # `compare` leaves out what is always 0
+_NO_REWARDS = Difference(0.0, 0.0, 0.0, None, None, 1.0, "permutation")  # `compare` leaves out constant zeros
 
 
 def policies(rows: Iterable[tuple[str, str, EvalResult]], *, rewards: bool) -> str:
@@ -66,7 +66,7 @@ def differences(runs: Mapping[tuple[str, str], Run], pairs: Iterable[tuple[str, 
 
 
 def differences_table(records: Iterable[Mapping[str, Any]]) -> str:
-    """Return a row per record of `differences`, or of those over seeds, which have no p-value."""
+    """Return a row per record of `differences`, or of the ones over seeds, which have no p-value."""
     rows = [["difference", "decoding", "measure", "difference [95%]", "p"]]
     for r in records:
         p = "" if "p" not in r else "< 0.0001" if r["p"] < 1e-4 else f"{r['p']:.4f}"
@@ -79,7 +79,7 @@ def differences_table(records: Iterable[Mapping[str, Any]]) -> str:
 def over_seeds(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Condense the `results.json` of several seeds: means with Student's intervals over seeds, and the values.
 
-    The paired difference of a seed is that of its run, so that what a seed does to both policies cancels.
+    The paired difference of a seed is the difference of its run, so that effects of a seed on both policies cancel.
     """
     first = results[0]
     rows = [
@@ -102,7 +102,7 @@ def over_seeds(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def seeds_table(found: Mapping[str, Any]) -> str:
-    """Return the tables of what `over_seeds` has found."""
+    """Return the tables of the result of `over_seeds`."""
     rows = [["policy", "decoding", "success [95% over seeds]", "reward [95% over seeds]"]]
     for row in found["results"]:
         measures = [(m, Measure(row[m]["mean"], row[m]["low"], row[m]["high"])) for m in MEASURES]

@@ -36,8 +36,8 @@ IMAGE_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_
 PATCH, MERGE = 14, 2
 
 
-# What BPE may not split or merge across: the frame of a call with one string argument, the frame of its answer, digits,
-# the tags of an answer, words, and whatever is none of these.
+# The texts that BPE may not split or merge across: the frame of a call with one string argument, the frame of its
+# answer, digits, the tags of an answer, words, and whatever is none of these.
 _FRAMES = (
     r'<tool_call>\n\{"name": "\w+", "arguments": \{"\w+": "|"\}\}\n</tool_call>|<tool_response>\n|\n</tool_response>'
     r"|(?:system|user|assistant)\n|</?answer>|\d"
@@ -72,11 +72,11 @@ def make_tiny_tokenizer(
     """Train the tokenizer on texts.
 
     Args:
-        texts: what it will have to encode.
+        texts: the texts that it will have to encode.
         vocab_size: number of tokens; every byte has one, so that any text can be encoded.
-        names_apart: cut capitalised words off from the space before them. A name is then the same tokens behind a space
-            and behind a quotation mark, and can be copied token by token. It costs a token per name.
-        frames: texts that an environment always writes in the same way; each becomes a token of its own, besides those
+        names_apart: cut capitalised words off from the space before them. A name is then the same tokens after a space
+            and after a quotation mark, and can be copied token by token. It costs a token per name.
+        frames: texts that an environment always writes in the same way; each becomes a separate token, besides the ones
             of `vocab_size`. Of several that begin at one place the longest counts.
     """
     words = _WORDS_NAMES_APART if names_apart else _WORDS
@@ -92,9 +92,9 @@ def make_tiny_tokenizer(
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
-    # Each text stands for one conversation, so that what frames it is as frequent as it will be.
+    # Each text represents one conversation, so that its frame is as frequent as it will be.
     roles = ["system\n", "user\n", "assistant\n"]
-    # BPE sees what stands between the frames only, and spends no token on parts of them.
+    # BPE sees the text between the frames only, and spends no token on parts of them.
     between = re.compile("|".join(map(re.escape, sorted(frames, key=len, reverse=True))) or "(?!)")
     core.train_from_iterator((piece for text in texts for piece in (*between.split(text), *roles)), trainer)
     core.add_tokens([AddedToken(frame, normalized=False) for frame in frames])

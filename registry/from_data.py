@@ -54,7 +54,7 @@ def env_from_data(
         env_kwargs: the arguments in the data.
         where: the place in the data, for messages.
         given: arguments of the caller, which replace the arguments of the data and are not checked.
-        cure: a clause for messages that says how the caller allows what the data must not name.
+        cure: a clause for messages that says how the caller allows names that data must not have.
 
     Raises:
         ConfigError: for an id that is not registered, or an argument that only the caller may give.

@@ -3,7 +3,7 @@
 accelerate and torchrun end with 1 whatever has happened. `agent-gym launch` must tell two cases apart: the ranks have
 failed as often as they may, which is the end, and the other agents are out of reach, because one of them was killed,
 which is not. This module runs `accelerate launch` in its own process, so that signals and the parent of the ranks are
-what they were.
+their cause.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def _argument(default: Any, text: str) -> Any:
 
 @dataclass
 class Environment:
-    """What to train on."""
+    """The data to train on."""
 
     env_id: str = _argument(
         MISSING,
@@ -73,7 +73,7 @@ class Environment:
 
 @dataclass
 class RLArguments(Environment):
-    """What to train on with reinforcement learning, and what to evaluate on."""
+    """The tasks to train on with reinforcement learning, and to evaluate on."""
 
     # An agent needs none.
     env_id: str = _argument("", Environment.__dataclass_fields__["env_id"].metadata["help"])

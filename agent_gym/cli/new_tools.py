@@ -72,7 +72,7 @@ open(output, "w").write(json.dumps(said))
 
 
 class Brought(NamedTuple):
-    """The files to copy: file or folder to its place in the package, and lines on what does not."""
+    """The files to copy: file or folder to its place in the package, and lines on the rest."""
 
     source: str  # of the copied module
     files: dict[Path, str]
@@ -253,7 +253,7 @@ def _begin(statement: ast.stmt) -> int:
 
 
 def copy_files(files: Mapping[Path, str], package: Path) -> None:
-    """Copy the collected files into the package; again over what is there."""
+    """Copy the collected files into the package; again over existing files."""
     for source, relative in files.items():
         target = package / relative
         target.parent.mkdir(parents=True, exist_ok=True)

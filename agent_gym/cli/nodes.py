@@ -1,11 +1,11 @@
 """`agent-gym launch`: one command for all machines of a run. The first ones serve the model, the others train it.
 
-Each machine runs the same command and finds its part by its number, which SLURM and Kubernetes tell it. Here is no
-scheduler: it is theirs to start the command, and to start it again on a machine that was lost. What is here keeps one
-machine's processes alive: a model server that has ended is started again, and so is training, from its last checkpoint.
-Trainers of several machines meet through torchrun's elastic agents, which end and restart all ranks together. An agent
-that dies is started again here. All machines see the folder of the run, and in it the mark of how the run has ended.
-This process lives as long as the run, so it imports neither torch nor TRL.
+Each machine runs the same command and finds its part by its number, which SLURM and Kubernetes tell it. This module is
+not a scheduler: it is theirs to start the command, and to start it again on a machine that was lost. This module keeps
+one machine's processes alive: a model server that has ended is started again, and so is training, from its last
+checkpoint. Trainers of several machines meet through torchrun's elastic agents, which end and restart all ranks
+together. An agent that dies is started again here. All machines see the folder of the run, and in it the mark of how
+the run has ended. This process lives as long as the run, so it imports neither torch nor TRL.
 """
 
 from __future__ import annotations

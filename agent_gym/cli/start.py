@@ -89,7 +89,7 @@ def _words(before: Sequence[str]) -> list[str]:
     kinds = re.findall(rf"^usage: agent-gym {before[0]} ([a-z]+) ", text, re.MULTILINE)
     if kinds and len(before) == 1:
         return kinds
-    if kinds:  # each has flags of its own
+    if kinds:  # each has its own flags
         text = _help(*before[:2])
     flags = sorted(set(re.findall(r"(?<![\w-])--[a-z][\w-]*", text)))
     choices = [word for one in re.findall(r"{([\w,-]+)}", text) for word in one.split(",")]

@@ -1,4 +1,4 @@
-"""What `grpo`, `ppo` and `sft` do: read the arguments, find the cheap mistakes, train, save.
+"""The commands `grpo`, `ppo` and `sft`: read the arguments, find the cheap mistakes, train, save.
 
 Several environments with weights (`AgentR1/GSM8K-v0=2,AgentR1/GSM8K-NoTool-v0=1`) become one mixture. The weights
 hold in training. Evaluation plays as many tasks of each environment, in one set: one rollout fills the engine,
@@ -117,14 +117,14 @@ class TrainingParser(TrlParser):
                 raise ConfigError(f"{self.command}: unknown argument {word!r}; {nearest(word, flags)}")
         if preset is not None:
             launch = ["--config_file", preset_file(preset), *launch]
-        # Behind the three dataclasses there is a namespace with --config, which is in none of them.
+        # After the three dataclasses comes a namespace with --config, which is in none of them.
         return parsed[:3], launch + extra
 
     def set_defaults_with_config(self, **content: Any) -> list[str]:
         """Take the values of the yaml file as texts, so that their types are checked as on the command line."""
         plain = (bool, int, float, date)
         texts = {key: as_text(value) if isinstance(value, plain) else value for key, value in content.items()}
-        # `eval_strategy: no` is what everybody writes, and yaml makes False of it.
+        # `eval_strategy: no` is the usual spelling, and yaml makes False of it.
         texts |= {key: "no" for key, value in content.items() if value is False and key.endswith("_strategy")}
         return super().set_defaults_with_config(**texts)
 
@@ -187,7 +187,7 @@ def _train_rl(trainer_name: str, env: RLArguments, args: Any, model: ModelConfig
 
 
 def task_datasets(env: RLArguments, args: Any) -> tuple[Dataset, Dataset | None]:
-    """Return the tasks to train on, and those to evaluate on if there is to be an evaluation."""
+    """Return the tasks to train on, and the tasks to evaluate on if an evaluation is wanted."""
     weights = dict(parse_mixture(env.env_id)) if env.env_id else {}
     env_ids, kwargs_of_all = use_agent(list(weights), env.kwargs, env)
     kwargs = kwargs_by_env(env_ids, kwargs_of_all)

@@ -256,7 +256,7 @@ class AgentEnv(TextEnv):
     def _token_ids(
         self, action: str, text: str, answers: list[Message], observation: str, terminated: bool
     ) -> tuple[Sequence[int], Sequence[int]]:
-        # What follows the turn is not known before the next request, which is a separate prompt.
+        # The text after the turn is not known before the next request, which is a separate prompt.
         return super()._token_ids(action, text, [], "", True)
 
     def _score(self, ended: Ended) -> float:

@@ -60,7 +60,7 @@ class Request:
     # Called with each token as soon as it is sampled, in `poll`; vLLM servers ignore it. Its errors are raised in
     # `poll`; the request is then to be aborted.
     on_token: Callable[[int], None] | None = None
-    images: Sequence[Shown] = ()  # the images of the prompt, in order; no image token stands outside of them
+    images: Sequence[Shown] = ()  # the images of the prompt, in order; no image token lies outside of them
 
 
 @dataclass(slots=True)

@@ -146,7 +146,7 @@ def is_url(name: str) -> bool:
 def download(recipe: Recipe, names: Sequence[str], folder: Path, progress: bool) -> tuple[list[Path], dict[Path, str]]:
     """Download the addresses among some names, and return the paths of all, and the address of each download.
 
-    Where a recipe is a model and there are no names, its own sources give it.
+    Where a recipe is a model without names, its own sources give it.
     """
     if recipe.model and not names:
         path, origin = fetch(recipe.model, folder / DOWNLOADS, progress)
@@ -204,7 +204,7 @@ def _documents(hub: Hub, cure: str) -> Iterator[tuple[str, Document]]:
 def hub_rows(hub: Hub, split: str, cure: str) -> Iterator[tuple[str, Row]]:
     """Read a split of a data set of the hub, each row with its place.
 
-    `datasets` keeps its downloads in its own cache and maps it into memory: a download that was interrupted goes on,
+    `datasets` keeps its downloads in its own cache and maps it into memory: a download that was interrupted is resumed,
     and rows cost no memory however many there are. `cure` is for the message where it cannot be loaded.
     """
     try:

@@ -45,7 +45,7 @@ Result = TypeVar("Result")
 def make_env(env_id: EnvLike, env_kwargs: Mapping[str, Any] | None = None, tokenizer: Any = None) -> Env:
     """Make an environment that reports token ids, by a tokenizer or `ChatRenderer`; without one it has characters only.
 
-    `registry.recipe` lists what else an id may be.
+    `registry.recipe` lists the alternatives to an id.
 
     Raises:
         ConfigError: for an unknown id, arguments the environment does not take, or an environment that is not a

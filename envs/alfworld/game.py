@@ -33,8 +33,8 @@ _TOKEN = re.compile(r"[()]|[^\s()]+")
 class Game:
     """A game, ready to be played.
 
-    Everything is computed once and only read afterwards, so that any number of threads may share a game. A file that
-    is no game raises one of the errors of Python's own that `data.load_game` catches.
+    Everything is computed once and only read afterwards, so that any number of threads may share a game. A file that is
+    no game raises one of Python's errors that `data.load_game` catches.
     """
 
     def __init__(self, data: Mapping[str, Any], name: str = "given") -> None:

@@ -1,6 +1,6 @@
 """Shell scripts as text: their commands, each with its words and its place in the script.
 
-It is no shell: nothing is expanded or run. It knows quotes, comments, continued lines, heredocs, redirections,
+It is not a shell: nothing is expanded or run. It knows quotes, comments, continued lines, heredocs, redirections,
 substitutions, and the words that open a loop or a condition, which is enough to say which programs a script calls.
 """
 
@@ -21,11 +21,11 @@ BUILTINS = frozenset(
     "readarray readonly return set shift shopt source suspend test times trap true type typeset ulimit umask unalias "
     "unset wait".split()
 )
-"""What bash does itself, so that no program is needed."""
+"""The builtins of bash, which need no program."""
 
 
 class Unreadable(ValueError):
-    """Text that is no shell script; it says where."""
+    """Text that is not a shell script; the message gives the place."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Word:
 
 @dataclass
 class Command:
-    """A simple command: a program with its words, or what stands in the place of one."""
+    """A simple command: a program with its words, or a construct in its place."""
 
     words: list[Word] = field(default_factory=list)
     assignments: list[Word] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Command:
 
 
 def commands(script: str) -> list[Command]:
-    """Return all commands of a script, in the order of their text, those of substitutions included."""
+    """Return all commands of a script, in the order of their text, also of substitutions."""
     return _Reader(script).read()
 
 
@@ -94,7 +94,7 @@ class _Reader:
         return sorted([*self.found, *self.inner], key=lambda one: one.begin)
 
     def _skip(self) -> None:
-        """Go on to the next word or operator: past blanks, continued lines and comments."""
+        """Move to the next word or operator: past blanks, continued lines and comments."""
         while self.at < len(self.text):
             if self.text[self.at] in " \t\r":
                 self.at += 1
@@ -146,7 +146,7 @@ class _Reader:
 
     def _take(self, command: Command, word: Word) -> None:
         if not command.words and word.text in _OPENING and not command.assignments:
-            return  # what follows is a command
+            return  # a command follows
         if not command.words and _ASSIGNMENT.match(self.text, word.begin):
             command.assignments.append(word)
         else:
@@ -217,7 +217,7 @@ class _Reader:
                 self.at += 1
 
     def _expansion(self) -> str:
-        """Read what begins with $ or a backquote, and the commands of a substitution."""
+        """Read an expansion that begins with $ or a backquote, and the commands of a substitution."""
         begin = self.at
         if self.text[begin] == "`":
             end = self._find("`", begin + 1)
@@ -260,7 +260,7 @@ class _Reader:
                 self.at -= 1
                 inner = len(self.inner)
                 self._quoted()
-                del self.inner[inner:]  # read again, with what is around them
+                del self.inner[inner:]  # read again, with the text around them
             elif sign == opening:
                 depth += 1
             elif sign == closing:

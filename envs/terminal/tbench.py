@@ -23,7 +23,7 @@ _COMPOSE = ("docker-compose.yaml", "docker-compose.yml")
 
 
 def read_parts(folder: Path) -> Parts:
-    """Read what a task's files say; `Unfit` if it is not whole."""
+    """Read the data of a task's files; `Unfit` if it is not whole."""
     settings = _yaml(folder / "task.yaml")
     try:
         instruction = str(settings["instruction"]).strip()

@@ -1,4 +1,4 @@
-"""Test scripts of tasks, made to run here: what installs pytest is left out, and pytest is the one that is here.
+"""Test scripts of tasks, made to run here: installations of pytest are left out, and the present pytest is used.
 
 Scripts begin with one of a few idioms, because tests of Harbor bring their own tools: `pip install pytest==8.4.1`, or
 `apt-get install curl`, the installer of uv and `uvx --with pytest==8.4.1 pytest ...`, or `uv init`, `uv add pytest` and
@@ -35,7 +35,7 @@ _NOTHING = ":"
 def adapted(name: str, script: str, needed: Collection[str]) -> tuple[str, list[Reason]]:
     """Return a script for this place, and the reasons why it cannot run here.
 
-    `needed` are the modules that the tests import: what is installed is left out unless it is one of them.
+    `needed` are the modules that the tests import: an installation is left out unless it is one of them.
     """
     try:
         found = commands(script)
@@ -86,7 +86,7 @@ class _Script:
             self._call(words)
 
     def _call(self, words: list[Word]) -> None:
-        """Take pytest and Python from here, where a script means those of an environment that it made."""
+        """Take pytest and Python from here, where a script means the ones of its own environment."""
         program = PurePosixPath(words[0].text).name
         inner = re.search(r"(^|/)\.?(venv|env|\w*venv)\b.*/bin/", words[0].text) or ".venv" in words[0].text
         if program in ("pytest", "py.test") and words[0].text != "pytest":

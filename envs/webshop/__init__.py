@@ -1,1 +1,1 @@
-"""Shopping: an instruction, a shop with a search engine and product pages, and a reward for what was bought."""
+"""Shopping: an instruction, a shop with a search engine and product pages, and a reward for the purchase."""

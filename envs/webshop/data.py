@@ -21,7 +21,7 @@ from agent_gym.errors import ConfigError, one_of, only_embedded, whole_number
 
 EMBEDDED, EASY = "embedded", "embedded-easy"
 LADDER = {1: EASY, 2: "embedded-2", 3: EMBEDDED, 4: "embedded-4", 5: "embedded-5"}
-"""Difficulty to the generated shop: an easy one, then more and more products that are nearly what is meant."""
+"""Difficulty to the generated shop: an easy one, then more and more products that nearly match."""
 _LARGE = 64 << 20  # bytes of a file of products that is not read anew in each process
 # Upstream's splits of its shuffled goals; its dev split is "validation" here.
 _BOUNDS = {"train": (1500, None), "validation": (500, 1500), "test": (0, 500)}

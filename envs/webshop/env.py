@@ -1,4 +1,4 @@
-"""WebShop as an environment: an instruction, a shop to search and click through, and a reward for what is bought."""
+"""WebShop as an environment: an instruction, a shop to search and click through, and a reward for the purchase."""
 
 from __future__ import annotations
 
@@ -48,27 +48,24 @@ _TAG = re.compile(r"</?(?:action|answer)>")
 class WebShopEnv(ToolEnv):
     """Shopping by instruction in a shop with a search engine, product pages and options.
 
-    ## Description
-    Each episode is one instruction, such as "i am looking for a red dress in size small, with long sleeves, and price
-    lower than 40.00 dollars". The policy searches, opens products, reads what they are, chooses options and buys one
-    product. Nothing says whether it is the right one before it is bought.
+    ## Description Each episode is one instruction, such as "i am looking for a red dress in size small, with long
+    sleeves, and price lower than 40.00 dollars". The policy searches, opens products, reads their pages, chooses
+    options and buys one product. Nothing says whether it is the right one before it is bought.
 
-    ## Observation
-    The pages of WebShop's text environment, character for character. `observation="text"` (default) is what stands on
-    a page, joined by " [SEP] "; "text_rich" has a line for each piece and marks what can be clicked, and what was.
+    ## Observation The pages of WebShop's text environment, character for character. `observation="text"` (default) is
+    the text of a page, joined by " [SEP] "; "text_rich" has a line for each piece and marks buttons, and clicked ones.
     `reset` returns the search page with the instruction (after the system prompt, if there is one). An action that is
     not possible shows the same page again, and `info["error"]` has the reason; a call that cannot be read, or a second
     one, is answered by a line that starts with "Error:". `info["available_actions"]` has upstream's `has_search_bar`
     and `clickables`.
 
-    ## Action
-    Free text with one action. `commands="tool"` (default) tells the policy to call tools in Hermes form:
-    `<tool_call>{"name": "search", "arguments": {"keywords": "red dress"}}</tool_call>` and
-    `{"name": "click", "arguments": {"element": "Buy Now"}}`; "text" to write `search[red dress]` and `click[Buy Now]`
-    on a line of its own. Both are read in either case. It is possible to search on every page.
+    ## Action Free text with one action. `commands="tool"` (default) tells the policy to call tools in Hermes form:
+    `<tool_call>{"name": "search", "arguments": {"keywords": "red dress"}}</tool_call>` and `{"name": "click",
+    "arguments": {"element": "Buy Now"}}`; "text" to write `search[red dress]` and `click[Buy Now]` on a separate line.
+    Both are read in either case. It is possible to search on every page.
 
     ## Reward
-    - `score` (weight 1): WebShop's own reward of what was bought, 0 to 1 (scoring.py); 0 if nothing was.
+    - `score` (weight 1): WebShop's own reward of the purchase, 0 to 1 (scoring.py); 0 without one.
       `info["reward_parts"]` has its parts under upstream's names: `r_type`, `r_att`, `r_option`, `r_price`, their
       weights, and `query_match`, `category_match`, `title_score`.
     - `success` (0): 1 for a score of 1.
@@ -82,14 +79,14 @@ class WebShopEnv(ToolEnv):
     ## Arguments
     - `data`: "embedded" (default) or "embedded-easy", a folder with the official files, their file of products
       (`items_shuffle.json` or `items_shuffle_1000.json`), or a folder that `agent-gym prepare webshop` made of them.
-    - `protocol`: "verl-agent" or "ragen" plays as these do (docs/protocols.md): what a turn is answered, form of
-      actions, and, unless they are given, turns and weights of the reward. None by default.
+    - `protocol`: "verl-agent" or "ragen" plays as these do (docs/protocols.md): the answers to turns, form of actions,
+      and, unless they are given, turns and weights of the reward. None by default.
     - `difficulty`: 1 to 5, of generated shops. 1: "embedded-easy"; 2: hardly any product is like another, and people
       use the catalogue's words; 3: "embedded"; 4, 5: up to 10 products that differ in one attribute, more options.
-    - `goals`: "human" (default), or "synthetic", those of upstream's program.
-    - `observation`, `commands`: see above; `parser` reads actions in another format, such as
-      `TagParser({"search": "keywords", "click": "element"})`.
-    - `nouns`: what finds the nouns of titles, "rule" (default) or an installed model of spaCy (extra `spacy`); upstream
+    - `goals`: "human" (default), or "synthetic", the ones of upstream's program.
+    - `observation`, `commands`: see above; `parser` reads actions in another format, such as `TagParser({"search":
+      "keywords", "click": "element"})`.
+    - `nouns`: the finder of nouns in titles, "rule" (default) or an installed model of spaCy (extra `spacy`); upstream
       has "en_core_web_sm". It matters to `r_type` of other products than the one that was meant (scoring.py).
     - `per_page`: products on a page of results (10, upstream's). Fewer make shorter pages.
     - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode.
@@ -104,12 +101,11 @@ class WebShopEnv(ToolEnv):
     "embedded-easy" (`generate_easy`) is for models that can hardly read: short titles, instructions in the catalogue's
     words, and 1,000 products of which a search for the whole instruction finds the right one first.
 
-    ## Differences
-    Seeded by the product's id, unseeded upstream: the price of a product that has a range of prices, and the limits of
-    price in instructions. Goals are drawn evenly; upstream draws synthetic ones by the rarity of their attributes. A
-    search for `<r>`, `<a>`, `<c>` or `<q>` is one for that letter, where upstream lists products at random or by class.
-    Spaces around what is searched or clicked do not count. Queries of more than 16,384 characters are cut. Reviews
-    and ratings are empty, as they are upstream since its files of reviews are gone.
+    ## Differences Seeded by the product's id, unseeded upstream: the price of a product that has a range of prices, and
+    the limits of price in instructions. Goals are drawn evenly; upstream draws synthetic ones by the rarity of their
+    attributes. A search for `<r>`, `<a>`, `<c>` or `<q>` is one for that letter, where upstream lists products at
+    random or by class. Spaces around queries and names of buttons do not count. Queries of more than 16,384 characters
+    are cut. Reviews and ratings are empty, as they are upstream since its files of reviews are gone.
 
     ## References
     Yao et al., WebShop, arXiv:2207.01206; data and rules of princeton-nlp/WebShop, whose licence allows academic and
@@ -163,8 +159,8 @@ class WebShopEnv(ToolEnv):
     def build_data(source: str | Path, folder: str | Path, *, progress: bool = False) -> Path:
         """Build the shop of official files in a folder, once, so that `data=folder` opens it in a moment.
 
-        `source` is a folder with WebShop's files, or their file of products. What is in `folder` of an interrupted
-        build is replaced; `ConfigError` if it holds something else, or the files are not there or are others.
+        `source` is a folder with WebShop's files, or their file of products. The rest of an interrupted build is
+        replaced; `ConfigError` if it holds something else, or the files are not there or are others.
         """
         return write_shop(read_official(find_official(Path(source).expanduser())), folder, progress=progress)
 
@@ -194,7 +190,7 @@ class WebShopEnv(ToolEnv):
         if reply.terminated or self.turn + 1 >= self.max_turns:
             parts = {name: float(value) for name, value in self.session.parts.items() if name.startswith("r_")}
             reply.metrics |= {"score": score, **parts}
-        if reply.tool_calls and not self.parser.in_templates:  # an action is no call that a tool answers
+        if reply.tool_calls and not self.parser.in_templates:  # an action is not a call that a tool answers
             reply.text = "\n".join(call.answer for call in reply.tool_calls)
         if self.protocol:
             reply.terms["invalid"] = -float(not self.protocol.well_formed(action))
@@ -245,7 +241,7 @@ class WebShopEnv(ToolEnv):
         return ShopServer(make, listener)
 
     def available_actions(self) -> dict[str, Any]:
-        """Return upstream's `get_available_actions`: whether there is a search bar, and what can be clicked."""
+        """Return upstream's `get_available_actions`: whether the page has a search bar, and its buttons."""
         return {"has_search_bar": self.session.page == "index", "clickables": list(self.session.clickables())}
 
     def situation(self) -> list[Message]:

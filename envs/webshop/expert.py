@@ -1,10 +1,10 @@
 """The expert of the shop: it knows which product was meant, and acts as if it did not.
 
-It searches for what the instruction says and looks through the results; if the product is not on the first two pages,
-it searches by other words of the goal, and only then by the product's title. Then it chooses the options and
-buys. The direct style searches for the kind of thing alone, and buys the first product as it is. The hesitant style
-acts as the default one, but on a product's page it often reads the description first, and more often if the product is
-expensive: its turns may run out before it buys.
+It searches for the instruction's words and looks through the results; if the product is not on the first two pages, it
+searches by other words of the goal, and only then by the product's title. Then it chooses the options and buys. The
+direct style searches for the kind of thing alone, and buys the first product as it is. The hesitant style acts as the
+default one, but on a product's page it often reads the description first, and more often if the product is expensive:
+its turns may run out before it buys.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _PATIENCE = 2  # pages of results that it looks through before it searches other
 
 
 def next_action(session: Session, style: str, rng: np.random.Generator) -> tuple[str, str]:
-    """Return the next action in one of `STYLES`, "search" or "click", and what; `ConfigError` without such a product.
+    """Return the next action in one of `STYLES`, "search" or "click", and its argument.
+
+    `ConfigError` without such a product.
 
     Only the hesitant style draws from the generator.
     """
@@ -56,7 +58,7 @@ def next_action(session: Session, style: str, rng: np.random.Generator) -> tuple
 
 
 def _plan(session: Session, wanted: Product) -> tuple[str, int]:
-    """Return what to search for, and the page of the results on which the product stands."""
+    """Return the query, and the page of the results that lists the product."""
     options = [str(one[1] if isinstance(one, tuple) else one) for one in asked_options(session.goal["goal_options"])]
     described = " ".join([session.goal["query"], *session.goal["attributes"], *options])
     best, page = wanted.title.lower(), 1

@@ -1,6 +1,6 @@
 """The shop's search engine: BM25 exactly as WebShop's Lucene index ranks, tie for tie.
 
-Lucene's scores are not those of the textbook (Robertson and Zaragoza 2009):
+Lucene's scores are not the ones of the textbook (Robertson and Zaragoza 2009):
 
 - The length of a document is stored in one byte, with four significant bits above 40 (`SmallFloat.intToByte4`).
 - The score of a term is `w - w / (1 + tf * c)` with `c = 1 / (k1 * (1 - b + b * length / average))`, in single
@@ -27,10 +27,10 @@ from agent_gym.envs.webshop.words import terms
 
 K1, B = 0.9, 0.4
 _COMMON = 1 / 8  # of the documents; terms that more of them have are common ones
-_CLOSE = 1 - 1e-6  # what is this close below a bound may round to the same score
+_CLOSE = 1 - 1e-6  # a score this close below a bound may round to the same score
 _QUERY_CHARACTERS = 16_384  # the rest of a longer query is not looked at
 _BLOCK = 1 << 23  # postings; 80 MB
-_MOST = 0xFFFF  # what a frequency can be
+_MOST = 0xFFFF  # the range of a frequency
 
 Make = Callable[[str, int, np.dtype], np.ndarray]
 """Makes an array that the index will consist of: name, length, type."""
@@ -48,7 +48,7 @@ class Index:
     Args:
         number_of: returns the number of a term, None if no document has it.
         arrays: postings of term t are `start[t]` to `start[t + 1]`, (terms + 1): `document` int32 in ascending order
-            and `divisor` float32, the denominator above. `weight` float32 (terms) is what a term is worth, `rank` int32
+            and `divisor` float32, the denominator above. `weight` float32 (terms) is the weight of a term, `rank` int32
             (documents) the position of a document's id among all.
     """
 
@@ -102,7 +102,7 @@ def _add(total: np.ndarray, postings: Sequence[_Postings]) -> None:
 
 
 def _least(total: np.ndarray, postings: Sequence[_Postings], k: int) -> float:
-    """Return a score that at least k documents have: the k-th best of those with the rarest term that has so many."""
+    """Return a score that at least k documents have: the k-th best among documents with the rarest such term."""
     for one in postings:
         if len(one.document) >= k:
             return float(np.partition(total[one.document], -k)[-k])
@@ -119,7 +119,7 @@ def stored_length(length: np.ndarray) -> np.ndarray:
 class IndexBuilder:
     """Collects documents, and then makes the arrays of an `Index`, in memory that does not grow with the documents.
 
-    Each `block` of postings is sorted by term and written to temporary files; `finish` puts them behind each other.
+    Each `block` of postings is sorted by term and written to temporary files; `finish` concatenates them.
     """
 
     def __init__(self, block: int = _BLOCK) -> None:

@@ -1,7 +1,7 @@
 """The shop as a web page on this machine: a person shops as a policy does, and sees the reward and its parts.
 
-Each visit is an environment of its own, so that goals, turns and rewards are those of a policy. The page is page.html
-and page.js; the texts of products reach it as text only.
+Each visit is a separate environment, so that goals, turns and rewards are as for a policy. The page is page.html and
+page.js; the texts of products reach it as text only.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _state(visit: str, env: WebShopEnv, earned: Earned) -> dict[str, Any]:
         }
         for piece in session.pieces()
     ]
-    # The instruction stands above, and the search has a field of its own.
+    # The instruction is above, and the search has a separate field.
     start = next((i for i, piece in enumerate(shown) if piece["text"] == instruction.strip()), -1)
     return {
         "visit": visit,

@@ -1,13 +1,16 @@
-"""A product as the shop shows it, read from a row of WebShop's `items_shuffle.json`; and the goals, what is asked for.
+"""A product as the shop shows it, read from a row of WebShop's `items_shuffle.json`.
+
+A goal is a person's wish for one.
 
 Rows are changed as upstream (princeton-nlp/WebShop, `engine.load_products`) changes them: option values are stripped,
 lower-cased and get " | " for "/", an empty price is 100 dollars, several prices are a range of the first two.
 
 A goal is a dict with upstream's keys: `asin` (the product it was made from), `instruction_text`, `attributes`,
-`goal_options` (a list of values for people's goals, a dict for those of upstream's program), `price_upper`, and what
+`goal_options` (a list of values for people's goals, a dict for goals of upstream's program), `price_upper`, and what
 the reward compares of the product: `name`, `query`, `product_category`, and `nouns` if the catalogue has them.
 
-What upstream draws without a seed, prices within a range and limits of price, follows from the product's id here.
+Values that upstream draws without a seed, prices within a range and limits of price, follows from the product's id
+here.
 """
 
 from __future__ import annotations
@@ -48,11 +51,11 @@ class Product:
     category: str  # where it was found when the catalogue was collected, as is `query`, in lower case
     query: str
     product_category: str  # its place in the shop, levels between "›"
-    attributes: tuple[str, ...]  # what is true of it, such as "machine wash"; instructions ask for some of these
+    attributes: tuple[str, ...]  # its properties, such as "machine wash"; instructions ask for some of these
     image: str = ""  # address of a picture
-    # What people asked for, with `instruction`, `instruction_attributes` and `instruction_options`.
+    # People's wishes, with `instruction`, `instruction_attributes` and `instruction_options`.
     instructions: tuple[Mapping[str, Any], ...] = ()
-    instruction: str = ""  # what upstream's program would ask for, without options and price; "" for nothing
+    instruction: str = ""  # the wish of upstream's program, without options and price; "" for nothing
     instruction_attributes: tuple[str, ...] = ()
     nouns: tuple[str, ...] | None = None  # of the title if the catalogue has them, None if a tagger has to find them
 
@@ -69,7 +72,7 @@ class Product:
 
     @property
     def searched(self) -> str:
-        """What a search sees of it: title, description, the first feature, and the options."""
+        """Its text for a search: title, description, the first feature, and the options."""
         options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in self.options.items())
         first = self.bullets[0] if self.bullets else ""
         return f"{self.title} {self.description} {first} {options}".lower()
@@ -114,7 +117,7 @@ def read_product(row: Mapping[str, Any], about: Mapping[str, Any], people: Any, 
             category=row["category"],
             query=row["query"].lower().strip(),
             product_category=row["product_category"],
-            # Upstream's own stand-in for a product that its attribute file does not know.
+            # Upstream's own default for a product that its attribute file does not know.
             attributes=tuple(about["attributes"]) if "attributes" in about else ("DUMMY_ATTR",),
             image=str(next(iter(row.get("images") or ()), "")),
             instructions=tuple(people),
@@ -147,14 +150,15 @@ class GoalBuilder:
     def shuffled(self, kind: str) -> np.ndarray:
         """Return the goals of a kind in upstream's order, int32 of shape (goals, 2)."""
         pairs = np.array(self._pairs[kind], np.int32).reshape(-1, 2)
-        # What a shuffle does depends on the length of the list alone, so that upstream's goals need not be made first.
+        # The result of a shuffle depends on the length of the list alone, so that upstream's goals need not be made
+        # first.
         order = array("i", range(len(pairs)))
         random.Random(_SEED).shuffle(order)
         return pairs[np.frombuffer(order, np.int32)] if len(pairs) else pairs
 
 
 class Goals(Sequence[Row]):
-    """Goals of a kind, made when they are needed: `pairs` are those of `GoalBuilder`, `product` finds by position."""
+    """Goals of a kind, made on demand: `pairs` are the pairs of `GoalBuilder`, `product` finds by position."""
 
     def __init__(self, pairs: np.ndarray, kind: str, product: Callable[[int], Product]) -> None:
         self.pairs, self._kind, self._product = pairs, kind, product
@@ -170,7 +174,7 @@ class Goals(Sequence[Row]):
 
 
 def make_goal(product: Product, kind: str, n: int) -> Row:
-    """Make the n-th goal of a product: what a person asked for, or a combination of options.
+    """Make the n-th goal of a product: a person's wish, or a combination of options.
 
     All synthetic goals of a product have the same limit of price.
     """

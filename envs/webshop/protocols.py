@@ -17,7 +17,7 @@ ARGUMENTS = {"search": "keywords", "click": "element"}
 _TAIL = 20
 _MAX_CHARS = 13_000
 _SEP = " [SEP] "
-_SHOWN = "search[<content>]"  # in RAGEN's lists of what can be done
+_SHOWN = "search[<content>]"  # in RAGEN's lists of actions
 _NO_MORE = ["click[back to search]", "click[< prev]", "click[next >]"]
 _FIRST, _LATER, _RAGEN, _ADVICE = (
     prompt_file(__file__, name)
@@ -30,8 +30,8 @@ class ShopProtocol(Protocol):
     """A protocol of the shop."""
 
     prompt: Callable[[str, Steps, Mapping[str, Any]], str]  # page, steps before it, `available_actions`
-    rebuilds: bool = True  # whether the prompt stands in place of what was before it, and not behind it
-    kept: Callable[[str], str]  # what of a turn is its step, for prompts
+    rebuilds: bool = True  # whether the prompt replaces the text before it, and is not appended
+    kept: Callable[[str], str]  # the part of a turn that is its step, for prompts
     well_formed: Callable[[str], bool]  # which turns are not `invalid`
 
 

@@ -1,9 +1,9 @@
-"""What a purchase is worth: WebShop's own reward (arXiv:2207.01206, section 3.1), and each part of it.
+"""The reward of a purchase: WebShop's own (arXiv:2207.01206, section 3.1), and each part of it.
 
     reward = r_type * (attributes that match + options that match + [price within the limit])
                     / (attributes asked for + options asked for + 1)
 
-An attribute matches if it is like one of the product's (`token_set_ratio` above 85), or stands in its texts. An option
+An attribute matches if it is like one of the product's (`token_set_ratio` above 85), or is in its texts. An option
 matches if one that was chosen is like it; colours are compared by the first plain colour in their names.
 
 `token_set_ratio` is that of thefuzz 0.19.0, which WebShop pins. Later versions compute by rapidfuzz, and decide
@@ -27,7 +27,7 @@ from agent_gym.errors import ConfigError, require
 
 _ALIKE = 85
 _NO_WORD = re.compile(r"\W")
-# Upstream's list (engine/normalize.py, see NOTICE): the first of these that a text contains stands for all of it.
+# Upstream's list (engine/normalize.py, see NOTICE): the first of these that a text contains represents all of it.
 COLORS = (
     "alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel "
     "camo caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry "
@@ -45,8 +45,8 @@ def reward(
     """Score a purchase.
 
     Returns:
-        The reward, 0 to 1, and its parts under upstream's names: `r_att`, `r_option` and `r_price` are shares of what
-        was asked for, `w_att`, `w_option` and `w_price` their weights; then `r_type`, and `query_match`,
+        The reward, 0 to 1, and its parts under upstream's names: `r_att`, `r_option` and `r_price` are shares of the
+        wishes that was asked for, `w_att`, `w_option` and `w_price` their weights; then `r_type`, and `query_match`,
         `category_match` and `title_score`, from which it follows. A goal without options has no `r_option`, `w_option`.
     """
     parts = type_reward(product, goal, nouns)
@@ -97,7 +97,7 @@ def asked_options(options: Any) -> list[Any]:
 
 
 def option_match(asked: Any, chosen: str) -> bool:
-    """Whether a chosen value is what was asked for; upstream compares the pairs of its own goals as their `str`."""
+    """Whether a chosen value is the wanted one; upstream compares the pairs of its own goals as their `str`."""
     return token_set_ratio(str(_color(chosen)), str(_color(asked))) > _ALIKE
 
 

@@ -1,17 +1,17 @@
-"""One visit to the shop: which page is shown, as text, what can be clicked there, and what a click does.
+"""One visit to the shop: the page as text, its buttons, and the effect of a click.
 
-The rules are those of WebShop's text environment (princeton-nlp/WebShop, `WebAgentTextEnv`), read off its behaviour,
-including what one would not expect:
+The rules are the ones of WebShop's text environment (princeton-nlp/WebShop, `WebAgentTextEnv`), read off its behaviour,
+including surprising ones:
 
-- `search[...]` works on every page. What is neither a search nor a click on something that is there does nothing.
-- "Next >" never ends: behind the last page of results are empty ones.
+- `search[...]` works on every page. A turn that is neither a search nor a click on something present does nothing.
+- "Next >" never ends: after the last page of results come empty ones.
 - Options stay chosen on the pages below a product, and are lost with the next page of results.
 - "Back to Search" forgets everything but the instruction.
-- Which page one is on is read off its address, in which the keywords of the search stand: a search for
-  "search_results" makes "< Prev" on a product lead to a page of results.
+- Which page one is on is read off its address, which contains the keywords of the search: a search for "search_results"
+  makes "< Prev" on a product lead to a page of results.
 
-Upstream renders HTML and takes it apart again; here a page is a list of pieces from the start. `text` joins them by
-" [SEP] "; `text_rich` gives each its own line and marks what can be clicked, and what was.
+Upstream renders HTML and takes it apart again; here a page is a list of pieces from the start. `text` joins them by "
+[SEP] "; `text_rich` gives each its own line and marks buttons, and clicked ones.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Session:
         return [self.shop.product(asin) for asin in found]
 
     def clickables(self) -> dict[str, Piece]:
-        """Return what can be clicked, by its lower-case text, in upstream's order: buttons, products, options."""
+        """Return the buttons, by their lower-case text, in upstream's order: buttons, products, options."""
         page = self._page()
         found = {one.text.lower(): one for kind in ("button", "link") for one in page if one.kind == kind}
         return found | {one.text: one for one in page if one.kind == "option"}
@@ -169,7 +169,7 @@ def observe(session: Session, mode: str) -> str:
         return " [SEP] ".join([piece.text.strip() for piece in session.pieces()])
     lines, clicked = "", ""
     for kind, text, _ in session.pieces():
-        # Upstream looks for the value in quotation marks in the address, where options and keywords stand.
+        # Upstream looks for the value in quotation marks in the address, which contains options and keywords.
         chosen = kind == "option" and f'"{text}"' in session.address
         if chosen:
             clicked = f"You have clicked {text}.\n" + clicked

@@ -42,7 +42,7 @@ create table term (term text primary key, number integer not null) without rowid
 
 
 class Shop(ForkSafe):
-    """What an environment plays in: products, a search engine over their positions, the pairs of `GoalBuilder`."""
+    """The shop of an environment: products, a search engine over their positions, the pairs of `GoalBuilder`."""
 
     def __init__(self, catalogue: _InMemory | StoredProducts, index: Index, pairs: Mapping[str, np.ndarray]) -> None:
         self.catalogue, self.index, self._pairs = catalogue, index, pairs
@@ -90,9 +90,9 @@ def open_shop(products: Iterable[Product]) -> Shop:
 
 
 def write_shop(products: Iterable[Product], folder: str | Path, *, progress: bool = False) -> Path:
-    """Build a shop in a folder, which `data=` takes; what is there of an interrupted build is replaced.
+    """Build a shop in a folder, which `data=` takes; the rest of an interrupted build is replaced.
 
-    `ConfigError` if the folder holds something already, or there are no products.
+    `ConfigError` if the folder holds something already, or the products are missing.
     """
     index, goals = IndexBuilder(), GoalBuilder()
     with files.new_folder(folder, MANIFEST) as (partial, about):

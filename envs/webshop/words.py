@@ -2,13 +2,13 @@
 
 Words by Unicode's rules (UAX 29), the possessive 's off, lower case, 33 stop words out, Porter's stems. Of UAX 29: runs
 of letters and digits, with a dot, colon or apostrophe between two letters and a dot, comma, semicolon or apostrophe
-between two digits; runs of Katakana, and of scripts of South-East Asia; ideographs one by one; emoji; marks with what
-they stand behind. One difference: a narrow no-break space parts words here and joins them there.
+between two digits; runs of Katakana, and of scripts of South-East Asia; ideographs one by one; emoji; marks with the
+character that they follow. One difference: a narrow no-break space parts words here and joins them there.
 
 The rules are applied once per piece between spaces, and nine of ten pieces were seen before: it makes an index fast.
 
-The stems are those of Porter's algorithm ("An algorithm for suffix stripping", 1980) with the two departures of his own
-C program, `bli` to `ble` and `logi` to `log`, which Lucene has and Snowball's "porter" has not.
+The stems are the ones of Porter's algorithm ("An algorithm for suffix stripping", 1980) with his two departures C
+program, `bli` to `ble` and `logi` to `log`, which Lucene has and Snowball's "porter" has not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STOP_WORDS = frozenset(
     "to was will with".split()
 )
 _LONGEST = 255  # characters; Lucene cuts longer words into pieces
-_KEPT = 1 << 18  # pieces to remember; of those of a million products, the most frequent
+_KEPT = 1 << 18  # pieces to remember; of the words of a million products, the most frequent
 
 _BETWEEN_LETTERS = ":\u00b7\u0387\u05f4\u2027\ufe13\ufe55\uff1a.'\u2018\u2019\u2024\ufe52\uff07\uff0e"
 _BETWEEN_DIGITS = (
@@ -74,7 +74,7 @@ def piece_terms(piece: str) -> tuple[str, ...]:
 @functools.cache
 def _any_word() -> re.Pattern[str]:
     """Compile the pattern for all of Unicode; few products need it, and it takes half a second."""
-    # Accents and invisible marks go with what stands in front of them; only the zero-width space parts words.
+    # Accents and invisible marks go with the character before them; only the zero-width space parts words.
     marks = _ranges({"Mn", "Mc", "Me", "Cf"}, but="\u200b")
     after = f"[{marks}\uff9e\uff9f\U0001f3fb-\U0001f3ff]*"
     # Fractions, superscripts and circled numbers are digits to Python's \w and nothing to UAX 29.
@@ -153,7 +153,7 @@ def stem(word: str) -> str:
 
 
 def _shape(word: str) -> str:
-    """Return a letter for each letter of a word, v for a vowel and c for a consonant; y is a vowel behind one."""
+    """Return a letter for each letter of a word, v for a vowel and c for a consonant; y is a vowel after one."""
     shape = ""
     for letter in word:
         vowel = letter in "aeiou" or (letter == "y" and shape.endswith("c"))

@@ -1,7 +1,7 @@
 """A way for bytes from the trainer to servers, from memory to memory: NCCL between GPUs, gloo otherwise.
 
-Rank 0 of the trainer and all workers of all servers form a separate process group. How many bytes come, and what is in
-them, the servers hear by HTTP (weights.py).
+Rank 0 of the trainer and all workers of all servers form a separate process group. The servers are
+told by HTTP how many bytes come, and which weights are in them (weights.py).
 """
 
 from __future__ import annotations

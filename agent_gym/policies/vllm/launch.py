@@ -90,7 +90,7 @@ def server_command(
 
 
 def start_server(command: Sequence[str], environment: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
-    """Start a server that ends with this process, however that ends; `options` are those of `Popen`."""
+    """Start a server that ends with this process, however that ends; `options` are passed to `Popen`."""
     python, _, *module = command  # python -m module ...
     # A separate session, by which its engine and workers are found, and which Ctrl-C does not reach.
     bound = [python, "-m", "agent_gym.policies.vllm.launch", str(os.getpid()), *module]

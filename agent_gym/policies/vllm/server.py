@@ -187,7 +187,7 @@ class VLLMServerPolicy(ServedPolicy):
             self._load[url] -= 1
 
     def _leave_out(self, url: str, error: _Lost) -> None:
-        """Continue without a server, or raise its error if there is no other."""
+        """Continue without a server, or raise its error if it is the last one."""
         if url not in self._down:
             if not [other for other in self.living if other != url]:
                 raise error

@@ -58,8 +58,8 @@ def main(descriptor: int) -> None:
     server = socket.socket(fileno=descriptor)
     prepared = _prepare(server)
     job = Server(server, prepared.flags).serve()
-    # Only children come here, with the server's frames gone. Its descriptors are closed now, while they still are what
-    # they were: an object that a program's collector finds later would close a file of the program's.
+    # Only children come here, with the server's frames gone. Its descriptors are closed now, while they still are the
+    # ones that they were: an object that a program's collector finds later would close a file of the program's.
     server.close()
     del server
     _run(job, prepared)

@@ -84,8 +84,8 @@ _FILE_CHANGES = _numbers(
 # No other programs and no network. Python's own error messages explain EACCES best.
 _REFUSED_WITH_EACCES = _FILE_CHANGES | _numbers("execve 59 221, execveat 322 281, socket 41 198")
 
-# The further calls of a shell's programs: start others, and change what the mounts around them let them change. A
-# socket is still refused. So are the calls by which a process reaches into another one, and new namespaces.
+# The further calls of a shell's programs: start others, and change files as far as their mounts allow. A socket is
+# still refused. So are the calls by which a process reaches into another one, and new namespaces.
 _SHELL = _FILE_CHANGES | _numbers(
     # At the start of every program, and of others by it.
     "execve 59 221, fork 57 -, vfork 58 -, arch_prctl 158 -, set_tid_address 218 96, setpgid 109 154, setsid 112 157, "

@@ -4,8 +4,8 @@ A hash of a task's goal state decides in which split it may be: seven tenths are
 separate sentences (wording.txt). The kinds are in kinds.py; tests of all tasks are one script, check.py, and its
 expected values.
 
-Left out on purpose: the network, packages, servers, and programs that tests would have to run. A test that runs what a
-policy wrote can be made to pass.
+Left out on purpose: the network, packages, servers, and programs that tests would have to run. A test that runs a
+program of a policy wrote can be made to pass.
 """
 
 from __future__ import annotations

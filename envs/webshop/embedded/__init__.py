@@ -1,9 +1,9 @@
-"""A shop before anything is downloaded: products and what people want of them, in WebShop's own rows.
+"""A shop before anything is downloaded: products and people's wishes for them, in WebShop's own rows.
 
 Products come in families of the same kind, name and maker, that differ in one attribute each, so that the first hit is
 often the wrong one and only the product's page shows it. Titles are long and noisy, and name two or three attributes of
 four to six; people use other words for some. As in the official small set, six of ten products have no options, one of
-eight has a range of prices and one of twenty none. Most is wanted of those with options.
+eight has a range of prices and one of twenty none. Most wishes are for the ones with options.
 
 Each row has the nouns of its title (`nouns`). No family belongs to two splits, and so no maker does; the shop shows all
 of them to everybody.
@@ -40,10 +40,10 @@ class Kind(NamedTuple):
     """A kind of product."""
 
     category: str  # one of the shop's five
-    query: str  # what finds the kind
+    query: str  # the query that finds the kind
     path: str  # its place in the shop, levels between "›"
-    heads: Sequence[str]  # what it is called
-    attributes: Mapping[str, str]  # what can be true of it, in the catalogue's words, to the words of a person
+    heads: Sequence[str]  # its names
+    attributes: Mapping[str, str]  # its possible properties, in the catalogue's words, to the words of a person
     options: Sequence[str]  # kinds of options that it can come in, keys of `OPTIONS`
     low: float  # dollars, as is the next
     high: float
@@ -57,7 +57,7 @@ class Kind(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """What makes it hard to tell which product is meant, and what to choose."""
+    """The settings that make it hard to find the right product and its options."""
 
     family: tuple[int, ...] = (2, 3, 3, 4)  # products that differ in one attribute each; drawn evenly, as is `wanted`
     wanted: tuple[int, int] = (2, 3)  # attributes that people ask for, at least and at most
@@ -135,7 +135,7 @@ def _product(
         values = OPTIONS[name]
         drawn = set(rng.sample(values, rng.randint(3, min(6, len(values)))))
         options[name] = [value for value in values if value in drawn]
-    # What sellers add to a title, and the nouns in it.
+    # Words that sellers add to a title, and the nouns in it.
     added, nouns = rng.choice(list(_TABLES["noise"].items()))
     first, second, third = (attribute.title() for attribute in rng.sample(own, 3))
     parts = {"brand": maker, "head": head.title(), "first": first, "second": second, "third": third, "noise": added}
@@ -191,7 +191,7 @@ def generate_easy() -> Iterator[Generated]:
         for pair in itertools.combinations(kind.attributes, 2)
     ]
     ids = ["".join(signs) for signs in itertools.product("bcdfgh", "aeiou", "-", "klmnprst", "aeiou")]
-    # Ids have nothing to do with what they stand for: a policy has to read them.
+    # Ids are unrelated to their products: a policy has to read them.
     drawn = zip(rng.sample(ids, PRODUCTS), rng.sample(things, PRODUCTS), strict=True)
     for number, (asin, (kind, head, pair)) in enumerate(drawn):
         attributes, option = rng.sample(pair, 2), rng.choice(kind.options)
@@ -255,7 +255,7 @@ def _with_options(chosen: Mapping[str, str]) -> str:
 
 
 def write_embedded(folder: str | Path, size: int = PRODUCTS) -> Path:
-    """Write generated products and what people want of them, in the official files; upstream's own code reads them too.
+    """Write generated products and people's wishes for them, in the official files; upstream's own code reads them too.
 
     `data=` takes the folder. Its splits are then upstream's, by goals, while the embedded ones keep products apart.
     """
