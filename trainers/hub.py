@@ -1,8 +1,8 @@
 """What `--push_to_hub` uploads: the model, its card, and no other file of a run's folder.
 
 transformers uploads the whole folder. That of a run also holds the command line (`run.json`), the lock with the name of
-the machine, logs, trajectories with rows of the training data, and whatever the user keeps there. So files are named
-that may leave the machine, and not those that may not. A checkpoint is uploaded for `--hub_strategy checkpoint` and
+the machine, logs, trajectories with rows of the training data, and whatever the user keeps there. So this file names
+what may leave the machine. A checkpoint is uploaded for `--hub_strategy checkpoint` and
 `all_checkpoints` only, with what is needed to resume from it.
 """
 
@@ -45,7 +45,7 @@ _OF_TRAINER = (
 
 
 def model_files(folder: Path, *, resumed: bool = False) -> list[str]:
-    """Name the files of a folder that may be uploaded, relative to it; with `resumed` also those to resume from."""
+    """Name the files of a folder that may be uploaded, relative to it; with `resumed` also what a run resumes from."""
     patterns = (*MODEL_FILES, *_ABOUT, *_CODE, *(_OF_TRAINER if resumed else ()))
     found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
     return sorted(str(path.relative_to(folder)) for path in found)
