@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def make_model(folder: Path) -> None:
-    from agent_gym.examples.tiny import make_tiny_model
+    from agent_gym.speedrun.tiny import make_tiny_model
 
     make_tiny_model(folder, ENV, {}, width=64)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("envs", "trainers", "registry", "examples")
+ROOMS = ("envs", "trainers", "registry")
 needs_links = pytest.mark.skipif(
     not (ROOT / "agent_gym" / "envs").is_symlink(), reason="this checkout has no links, which the linters follow"
 )
@@ -23,7 +23,9 @@ BIN = Path(sys.executable).parent
 
 def product_files(*patterns: str) -> list[Path]:
     """The files of this repository that match; a link to a room does not count a second time."""
-    folders = [ROOT / name for name in ("agent_gym", *ROOMS, "benchmarks", "docs", "notebooks", "tests", ".ci")]
+    folders = [
+        ROOT / name for name in ("agent_gym", *ROOMS, "benchmarks", "docs", "examples", "notebooks", "tests", ".ci")
+    ]
     found = [file for name in patterns for file in ROOT.glob(name)]
     found += [file for folder in folders for name in patterns for file in folder.rglob(name)]
     links = [ROOT / "agent_gym" / room for room in ROOMS]

@@ -13,7 +13,7 @@ pytest.importorskip("trl")
 pytest.importorskip("matplotlib")
 
 from agent_gym import ConfigError  # noqa: E402
-from agent_gym.examples.quickstart import evaluate, plot, plot_tokens, warm_start  # noqa: E402
+from agent_gym.speedrun.quickstart import evaluate, plot, plot_tokens, warm_start  # noqa: E402
 
 
 def test_a_warm_start_plays_and_its_episodes_are_drawn_token_by_token() -> None:
