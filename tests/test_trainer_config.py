@@ -27,11 +27,13 @@ from trl import GRPOConfig, GRPOTrainer, SFTConfig  # noqa: E402
 from trl.trainer.callbacks import SyncRefModelCallback  # noqa: E402
 
 from agent_gym import Span  # noqa: E402
+from agent_gym.cli.early import check_early  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.policies.transformers import TransformersPolicy  # noqa: E402
 from agent_gym.rollout import Row  # noqa: E402
-from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, engine, task_dataset  # noqa: E402
+from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, AgentPPOConfig, engine, task_dataset  # noqa: E402
 from agent_gym.trainers.config import FIXED  # noqa: E402
+from agent_gym.trainers.settings import REMOVED  # noqa: E402
 from agent_gym.trainers.sft import train_sft  # noqa: E402
 
 CASES: list[tuple[dict[str, Any], str]] = [
@@ -103,6 +105,18 @@ CASES: list[tuple[dict[str, Any], str]] = [
 def test_a_setting_that_cannot_work_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         settings(tmp_path, **changes)
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_setting_that_was_removed_names_its_replacement(tmp_path: Path, name: str) -> None:
+    for make in (AgentGRPOConfig, AgentPPOConfig):
+        with pytest.raises(ConfigError, match=f"^the setting {name} was removed: ") as caught:
+            make(str(tmp_path), **{name: "x"})
+        assert REMOVED[name] in str(caught.value)
+    (tmp_path / "run.yaml").write_text(f"{name}: 1\n")
+    for words in ([f"--{name}", "1"], ["--config", str(tmp_path / "run.yaml")]):
+        with pytest.raises(ConfigError, match=f"^the setting {name} was removed: "):
+            check_early("grpo", ["AgentR1/GSM8K-v0", *words])
 
 
 def test_what_stands_for_a_type_is_taken(tmp_path: Path) -> None:

@@ -279,7 +279,6 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
             step_lam=self.step_lam,
             scale=self.scale_rewards,
             whiten=self.whiten_advantages,
-            step_weight=self.gigpo_step_weight,
         )
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from agent_gym.errors import ConfigError, one_of
 
@@ -30,6 +31,11 @@ GROUPS = {
 
 HINTS = ("gold", "plan")
 """What may stand in braces in `teacher_hint`."""
+
+REMOVED = {
+    "gigpo_step_weight": "GiGPO adds the step advantage with weight 1, as the paper does: leave it out",
+}
+"""Settings that earlier versions had, each with its replacement."""
 
 EstimatorName = Literal[
     "grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "gigpo", "rae", "reinforce",
@@ -100,9 +106,20 @@ def check_types(settings: Any) -> None:
             raise ConfigError(f"{one.name} is {value!r}; it must be {words}")
 
 
+def check_removed(names: Iterable[str]) -> None:
+    """Raise `ConfigError` if one of the names is a setting that was removed."""
+    for name in names:
+        if name in REMOVED:
+            raise ConfigError(f"the setting {name} was removed: {REMOVED[name]}")
+
+
 @dataclass
 class AgentSettings:
     """What `AgentGRPOConfig` adds to `trl.GRPOConfig`. Each field is declared by its group in `GROUPS`."""
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        check_removed(given)  # before the generated `__init__` calls them unexpected
+        return super().__new__(cls)
 
     max_turns: int | None = _episodes(None, "Turns of an episode, besides the environment's own limit.")
     max_turn_tokens: int = _episodes(512, "Tokens the policy may sample in one turn.")
@@ -173,7 +190,6 @@ class AgentSettings:
     lam: float = _credit(1.0, "Lambda of the GAE over tokens.")
     step_gamma: float = _credit(1.0, "Discount per step, also of process rewards.")
     step_lam: float = _credit(1.0, "Lambda of the GAE over steps.")
-    gigpo_step_weight: float = _credit(1.0, "Weight of GiGPO's step advantage.")
     whiten_advantages: bool = _credit(
         True, "Centre and scale advantages over the batch, in the estimators that do so by definition."
     )
