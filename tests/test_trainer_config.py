@@ -65,7 +65,6 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"step_lam": -0.1}, r"step_lam is -0\.1; it must be from 0 to 1"),
     ({"micro_batch_tokens": 1}, "micro_batch_tokens is 1; it must be at least 2"),
     ({"overlong_buffer": 9}, "overlong_buffer is 9; it must be at most max_turn_tokens, here 8"),
-    ({"turn_curriculum": "5:2"}, "the turn curriculum is .5:2.; its first step must be 0 and not 5"),
     ({"context": "windows:3"}, "context is 'windows:3'; known: append, window:TURNS"),
     ({"temperature": 0.0}, r"temperature is 0\.0; it must be at least 0\.01: .*eval_temperature may be 0"),
     ({"eval_temperature": -1.0}, r"eval_temperature is -1\.0; it must be 0 \(greedy\) or at least 0\.01"),

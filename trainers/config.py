@@ -18,7 +18,6 @@ from agent_gym.policies.base import MIN_TEMPERATURE
 from agent_gym.rollout import Budget, make_context, tighten
 from agent_gym.trainers.common import check_precision, check_warmup, choose_metric
 from agent_gym.trainers.estimators import SCALES, Credit, Estimator, get_estimator
-from agent_gym.trainers.selection import TurnCurriculum
 from agent_gym.trainers.settings import AgentSettings, CriticSettings
 from agent_gym.trainers.unread import check_read
 
@@ -185,8 +184,7 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
         if self.delta is not None and self.delta <= 1.0 + (self.epsilon_high or self.epsilon):
             raise ConfigError(f"delta is {self.delta}; the dual clip must lie above 1 + epsilon_high, for example 3.0")
         self._check_layout()
-        # These are checked now and not after the model is loaded.
-        self.curriculum  # noqa: B018
+        # It is checked now and not after the model is loaded.
         tighten(self.budget, make_context(self.context))
 
     def _check_layout(self) -> None:
@@ -256,10 +254,6 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
     @property
     def budget(self) -> Budget:
         return Budget(self.max_turn_tokens, self.max_episode_tokens, self.max_turns, self.episode_timeout)
-
-    @property
-    def curriculum(self) -> TurnCurriculum | None:
-        return None if self.turn_curriculum is None else TurnCurriculum.parse(self.turn_curriculum)
 
     @property
     def estimator(self) -> Estimator:

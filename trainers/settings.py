@@ -34,6 +34,7 @@ HINTS = ("gold", "plan")
 
 REMOVED = {
     "gigpo_step_weight": "GiGPO adds the step advantage with weight 1, as the paper does: leave it out",
+    "turn_curriculum": "set max_turns, and raise it from run to run with --resume_from_checkpoint",
 }
 """Settings that earlier versions had, each with its replacement."""
 
@@ -128,9 +129,6 @@ class AgentSettings:
     context: str = _episodes(
         "append",
         "What the model sees of earlier turns: append, window:N, budget:TOKENS, summarize:TOKENS, rebuild or template.",
-    )
-    turn_curriculum: str | None = _episodes(
-        None, "ScalingInter: turns allowed from a step on, for example 0:2,100:4,200:8."
     )
     use_vllm: bool | None = _sampling(
         None,
