@@ -30,7 +30,7 @@ def upper_half(attention: str = "sdpa") -> Any:
     "options",
     [
         {"beta": 0.1},
-        {"context": "window:1", "minibatch_by": "episodes"},
+        {"context": "window:1"},
         pytest.param({"ppo": True, "critic": "head"}, marks=pytest.mark.slow),
         {"ppo": True, "critic": "model", "gradient_checkpointing": True},
     ],

@@ -346,15 +346,14 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         return self._buffered_inputs[self._position % chunks]
 
     def _minibatches(self, count: int, seed: int) -> list[torch.Tensor]:
-        """Divide the rows, or the episodes with all of their rows, into minibatches at random.
+        """Divide the rows into minibatches at random.
 
         All processes get minibatches of the same number of rows, since they must run equally many passes.
         """
         owner = self._generated["episode_of"].cpu()
-        unit = owner if self.args.minibatch_by == "episodes" else torch.where(owner < 0, -1, torch.arange(len(owner)))
-        units = unit[unit >= 0].unique()
-        order = units[torch.randperm(len(units), generator=torch.Generator().manual_seed(seed))]
-        minibatches = [torch.isin(unit, part).nonzero().view(-1) for part in order.tensor_split(count)]
+        rows = (owner >= 0).nonzero().view(-1)
+        order = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))]
+        minibatches = [part.sort().values for part in order.tensor_split(count)]
         dummy = len(owner) - 1
         if self.args.micro_batch_tokens is not None:  # then `_pieces` sees to it, and needs a dummy
             return [pad(index, (0, 1), value=dummy) for index in minibatches]

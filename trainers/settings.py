@@ -34,6 +34,7 @@ HINTS = ("gold", "plan")
 
 REMOVED = {
     "gigpo_step_weight": "GiGPO adds the step advantage with weight 1, as the paper does: leave it out",
+    "minibatch_by": "the rows of a rollout are divided at random, whose gradient is the same on average",
     "turn_curriculum": "set max_turns, and raise it from run to run with --resume_from_checkpoint",
 }
 """Settings that earlier versions had, each with its replacement."""
@@ -252,9 +253,6 @@ class AgentSettings:
         False,
         "Put the rows of a pass behind each other in one sequence, without padding, for attention that keeps them "
         "apart by position_ids (flash attention).",
-    )
-    minibatch_by: Literal["rows", "episodes"] = _loss(
-        "rows", "What the minibatches of a rollout divide; with episodes, all rows of one are in one update."
     )
     eval_temperature: float = _evaluation(0.0, "Sampling temperature of evaluation; 0 is greedy decoding.")
     num_generations_eval: int | None = _evaluation(1, "Attempts per task in evaluation.", 1)
