@@ -70,7 +70,6 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"eval_temperature": -1.0}, r"eval_temperature is -1\.0; it must be 0 \(greedy\) or at least 0\.01"),
     ({"vllm_max_model_length": 100}, r"vllm_max_model_length is 100, less than max_episode_tokens \(200\): leave it"),
     ({"max_turns": 0}, "max_turns is 0; it must be positive"),
-    ({"layout": "server", "weights_transfer": "broadcast", "weights_folder": "x"}, "a broadcast needs none"),
     ({"layout": "server", "engine_process": True}, "engine_process is True, and layout 'server' has engines elsewhere"),
     # One episode per task: only for estimators that do not compare, and without what compares.
     ({"num_generations": 1}, "num_generations is 1, but 'grpo' compares episodes .* raise it to 2 or more, or take"),
@@ -189,6 +188,22 @@ def test_what_settings_resolve_to(tmp_path: Path) -> None:
     here = str(tmp_path)  # the defaults of Python's user, as those of the command line: a CPU computes in float32
     assert AgentGRPOConfig(here).bf16 == torch.cuda.is_available() and AgentGRPOConfig(here, use_cpu=True).bf16 is False
     assert AgentGRPOConfig(here, use_cpu=True, bf16=True).bf16 is True
+
+
+@pytest.mark.parametrize(
+    ("urls", "transfer", "shared"),
+    [
+        ("http://127.0.0.1:8010", "files", False),
+        ("http://localhost:8010,http://node2:8010", "files", True),
+        ("http://node2:8010", "auto", False),
+        ("http://node2:8010", "broadcast", False),
+    ],
+)
+def test_files_with_weights_are_where_the_servers_see_them(
+    tmp_path: Path, urls: str, transfer: str, shared: bool
+) -> None:
+    args = settings(tmp_path, layout="server", vllm_server_base_url=urls, weights_transfer=transfer)
+    assert args.weights_folder == (str(tmp_path) if shared else None)
 
 
 def test_what_trl_reads_does_something_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,10 @@ Fields of `GRPOConfig` that describe something this trainer does differently are
 from __future__ import annotations
 
 import math
+import platform
 from dataclasses import dataclass, field
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import torch
 from trl import GRPOConfig
@@ -195,10 +197,9 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
                     "layout is 'server', but vllm_server_base_url names none: start `agent-gym serve model` and give "
                     "its address, for example http://127.0.0.1:8010, or several with commas"
                 )
-        elif self.server_urls or self.weights_folder or self.weights_transfer != "auto":
+        elif self.server_urls or self.weights_transfer != "auto":
             raise ConfigError(
-                "vllm_server_base_url, weights_transfer and weights_folder belong to layout='server'; set it, or leave "
-                "them out"
+                "vllm_server_base_url and weights_transfer belong to layout='server'; set it, or leave them out"
             )
 
     def check_staleness(self) -> None:
@@ -230,6 +231,13 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
     @property
     def server_urls(self) -> list[str]:
         return [url.strip() for url in (self.vllm_server_base_url or "").split(",") if url.strip()]
+
+    @property
+    def weights_folder(self) -> str | None:
+        """The folder of weights for servers on other machines, by files; None where memory or a broadcast will do."""
+        hosts = {urlsplit(url).hostname for url in self.server_urls}
+        away = hosts - {"localhost", "127.0.0.1", "::1", platform.node()}
+        return str(self.output_dir) if away and self.weights_transfer == "files" else None
 
     @property
     def batch_tasks(self) -> int:

@@ -34,6 +34,7 @@ HINTS = ("gold", "plan")
 
 REMOVED = {
     "gigpo_step_weight": "GiGPO adds the step advantage with weight 1, as the paper does: leave it out",
+    "weights_folder": "weights_transfer='files' writes into output_dir where a server is on another machine",
     "minibatch_by": "the rows of a rollout are divided at random, whose gradient is the same on average",
     "turn_curriculum": "set max_turns, and raise it from run to run with --resume_from_checkpoint",
 }
@@ -148,11 +149,8 @@ class AgentSettings:
     )
     weights_transfer: Literal["auto", "files", "broadcast"] = _sampling(
         "auto",
-        "With layout server: how weights get there: files, broadcast (NCCL between GPUs, gloo elsewhere) or auto, "
-        "which broadcasts between GPUs that reach each other.",
-    )
-    weights_folder: str | None = _sampling(
-        None, "With layout server: a folder for weights that the servers see, too; by default /dev/shm."
+        "With layout server: how weights get there: broadcast (NCCL between GPUs, gloo elsewhere), files (in memory; "
+        "for servers of other machines in output_dir) or auto, which broadcasts between GPUs that reach each other.",
     )
     max_staleness: int = _sampling(
         0,
@@ -304,8 +302,6 @@ class AgentSettings:
             raise ConfigError(
                 f"engine_process is {self.engine_process}, and layout 'server' has engines elsewhere: leave it out"
             )
-        if self.weights_transfer == "broadcast" and self.weights_folder:
-            raise ConfigError("weights_folder is for weights_transfer='files'; a broadcast needs none")
 
     def _check_teacher(self) -> None:
         """Find settings of a teacher without one, and hints with places that nothing fills."""
