@@ -15,7 +15,7 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-ROOMS = ("envs", "trainers", "registry", "examples")
+ROOMS = ("envs", "trainers", "registry")
 
 # The links agent_gym/<room> exist for static tools; the walk must not follow them and list every room twice.
 packages = find_packages(include=["agent_gym*"], exclude=[f"agent_gym.{room}*" for room in ROOMS])

@@ -19,7 +19,7 @@ from pathlib import Path  # noqa: E402 - it takes milliseconds, in which Ctrl-C 
 
 if __name__ != "agent_gym":
     raise ImportError("this folder is the package 'agent_gym' and no part of it")
-# In a checkout the rooms (envs, trainers, registry, examples) lie next to this package: agent_gym.envs.gsm8k.env is
+# In a checkout the rooms (envs, trainers, registry) are next to this package: agent_gym.envs.gsm8k.env is
 # envs/gsm8k/env.py, by that path. An installed agent_gym has them inside.
 _ROOT = Path(__file__).parents[1]
 if (_ROOT / "registry" / "names.py").is_file():

@@ -133,8 +133,8 @@ class Seed:
     variants: Mapping[str, dict[str, Any]] = VARIANTS
 
     def __init__(self, seed: int, folder: Path, steps: int, *, quick: bool) -> None:
-        from agent_gym.examples.presets import PRESETS
         from agent_gym.policies.vllm import set_environment
+        from agent_gym.speedrun.presets import PRESETS
         from agent_gym.trainers import AgentGRPOConfig
 
         set_environment()
@@ -144,7 +144,7 @@ class Seed:
         self.policy: Any = None
 
     def _settings(self) -> dict[str, Any]:
-        from agent_gym.examples.speedrun import QUIET
+        from agent_gym.speedrun.run import QUIET
 
         settings = {**QUIET, **self.preset.grpo, "trajectories_per_step": 0}
         settings["max_steps"] = self.steps * settings["num_iterations"]
@@ -175,8 +175,8 @@ class Seed:
         """Make the policy that RL starts from, once per seed."""
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        from agent_gym.examples.imitation import imitation_settings
-        from agent_gym.examples.tiny import make_tiny_model
+        from agent_gym.speedrun.imitation import imitation_settings
+        from agent_gym.speedrun.tiny import make_tiny_model
 
         folder = self.folder / f"start{self.seed}"
         if not (folder / "config.json").is_file():
@@ -197,7 +197,7 @@ class Seed:
         """Let the preset's player play, and imitate it."""
         from transformers import TrainerCallback
 
-        from agent_gym.examples.imitation import imitate
+        from agent_gym.speedrun.imitation import imitate
 
         imitate(self.preset, phase, model, tokenizer, settings, [TrainerCallback()])
 
@@ -243,7 +243,7 @@ class Seed:
     def measure(self, trainer: Any) -> dict[str, Any]:
         """Play the test tasks, greedily and sampled."""
         from agent_gym.evaluate import make_specs, summarize
-        from agent_gym.examples.presets import ATTEMPTS
+        from agent_gym.speedrun.presets import ATTEMPTS
 
         preset, found = self.preset, {}
         where: Any = {"split": "test", "episodes": self.tests, "seed": self.seed}
@@ -298,7 +298,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 def interval(values: list[float], sign: str = "") -> str:
     """Write a mean in per cent or points with Student's interval, which a single value does not have."""
-    from agent_gym.examples.tables import over
+    from agent_gym.speedrun.tables import over
 
     found = over(values, "" if sign else "success")
     text, low, high = f"{100 * found['mean']:{sign}.1f}", found["low"], found["high"]

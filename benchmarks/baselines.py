@@ -24,10 +24,10 @@ from typing import Any
 from agent_gym.certify import certify
 from agent_gym.certify.report import baselines
 from agent_gym.errors import ConfigError
-from agent_gym.examples.figure import read_runs
-from agent_gym.examples.presets import PRESETS
 from agent_gym.registry import ENVS, EnvEntry
 from agent_gym.rollout.env_threads import shows_images
+from agent_gym.speedrun.figure import read_runs
+from agent_gym.speedrun.presets import PRESETS
 
 sys.path.insert(0, str(Path(__file__).parent))
 import ladder

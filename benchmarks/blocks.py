@@ -47,10 +47,10 @@ def main() -> None:
 
     from agent_gym.chat import ChatRenderer
     from agent_gym.evaluate import make_specs
-    from agent_gym.examples.presets import PRESETS
     from agent_gym.models import model_source
     from agent_gym.policies import VLLMPolicy
     from agent_gym.rollout import Budget, Runner
+    from agent_gym.speedrun.presets import PRESETS
 
     preset, model = PRESETS["smollm2"], model_source("smollm2")
     renderer = ChatRenderer.of(AutoTokenizer.from_pretrained(model))

@@ -1,11 +1,12 @@
 """What becomes of a run's folder when its process is killed, or its disk fails, at random moments.
 
     python benchmarks/checkpoint_kills.py --kills 50       # of each trainer, by SIGKILL and SIGTERM in turn
-    python benchmarks/checkpoint_kills.py --faults 50      # of each trainer: EIO, a full disk, a name that is refused
+    python benchmarks/checkpoint_kills.py --faults 50      # of each: EIO, a full disk, a refused name, little memory
 
 grpo, ppo and sft train a tiny model on a CPU with a checkpoint at each step, of which two are kept. A trial ends a run
 at a moment that is drawn from a seed, between its first and its last step; or lets the operating system refuse the N-th
-of its writes, renames or synchronisations. Each file is then read, and the run is taken up.
+of its writes, renames or synchronisations, or all memory beyond a bound. Then each file is read, and the run is taken
+up.
 
     ended       trials whose run was ended by the kill or the fault; the others had come to their end
     whole       trials after which every folder called checkpoint-N could be read: weights, optimizer, state, tokenizer
@@ -19,7 +20,6 @@ What is torn is printed, with the folder, which is then kept.
 
 from __future__ import annotations
 
-import errno
 import json
 import multiprocessing
 import os
@@ -32,17 +32,19 @@ import time
 import traceback
 import warnings
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import _common
+import _faults
 
 PACKAGES = ("agent-gym", "trl", "transformers", "torch", "safetensors")
 ENV = "AgentR1/GSM8K-v0"
 STEPS = 5
 TRAINERS = ("grpo", "ppo", "sft")
-FAULTS = ("eio", "full", "rename")
+FAULTS = ("eio", "full", "rename", "memory")
 PATIENCE_S = 600.0
 REFUSED: list[str] = []  # in a process that trains
 spawner = multiprocessing.get_context("forkserver")
@@ -54,6 +56,7 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=0, metavar="N", help="trials of each trainer")
     parser.add_argument("--trainers", default=",".join(TRAINERS), metavar="LIST")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the moments")
+    parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="of each run")
     options = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
     facts = _common.provenance(PACKAGES)
@@ -65,7 +68,7 @@ def main() -> None:
     make_model(place / "model")
     for name in options.trainers.split(","):
         for kind, count in (("kill", kills), ("fault", faults)):
-            found = [trial(place, name, kind, number, rng) for number in range(count)]
+            found = [trial(place, name, kind, number, rng, options.steps) for number in range(count)]
             trials += found
             if found:
                 totals = sum((Counter({key: int(value) for key, value in one.items()}) for one in found), Counter())
@@ -79,23 +82,24 @@ def main() -> None:
 
 
 def make_model(folder: Path) -> None:
-    from agent_gym.examples.tiny import make_tiny_model
+    from agent_gym.speedrun.tiny import make_tiny_model
 
     make_tiny_model(folder, ENV, {}, width=64)
 
 
-def trial(place: Path, trainer: str, kind: str, number: int, rng: random.Random) -> dict[str, bool]:
+def trial(place: Path, trainer: str, kind: str, number: int, rng: random.Random, steps: int) -> dict[str, bool]:
     """End one run, read what it left, and take it up."""
     folder = place / f"{trainer}-{kind}-{number}"
     fault = (FAULTS[number % len(FAULTS)], rng.randrange(10**9)) if kind == "fault" else None
-    process = start(place, trainer, folder, fault=fault)
+    process = start(place, trainer, folder, steps=steps, fault=fault)
     ever = False
     if kind == "kill":
-        ever = wait(folder, process, f"step-{rng.randrange(STEPS)}")
+        ever = wait(folder, process, f"step-{rng.randrange(steps)}")
         # Up to the length of a step with its checkpoint, so that the moment falls into any part of it.
-        time.sleep(rng.uniform(0.0, 1.0))
+        time.sleep(rng.uniform(0.0, 0.5))
         ended = process.is_alive()
-        os.kill(process.pid or 0, signal.SIGKILL if number % 2 else signal.SIGTERM)
+        with suppress(ProcessLookupError):  # it has come to its end before
+            os.kill(process.pid or 0, signal.SIGKILL if number % 2 else signal.SIGTERM)
     process.join(PATIENCE_S)
     if kind == "fault":
         ended = process.exitcode != 0
@@ -103,10 +107,10 @@ def trial(place: Path, trainer: str, kind: str, number: int, rng: random.Random)
     process.join()
     hits = (folder / "refused").read_text().splitlines() if (folder / "refused").exists() else []
     said = (folder / "end").read_text() if (folder / "end").exists() else ""
-    ever = any((folder / f"saved-{step}").exists() for step in range(STEPS + 1))
+    ever = any((folder / f"saved-{step}").exists() for step in range(steps + 1))
     torn = unreadable(folder)
     there = any(folder.glob("checkpoint-*"))
-    process = start(place, trainer, folder, resume=True)
+    process = start(place, trainer, folder, steps=steps, resume=True)
     process.join(PATIENCE_S)
     process.kill()
     process.join()
@@ -194,11 +198,10 @@ def train(place: str, name: str, folder: str, more: dict[str, Any]) -> None:
     from agent_gym.errors import AgentGymError
 
     words, code = "done", 0
-    REFUSED.clear()
     try:
         if more.get("fault"):
-            inject(*more["fault"], str(out))
-        run(Path(place), name, out, bool(more.get("resume")))
+            inject(*more["fault"], out)
+        run(Path(place), name, out, more["steps"], bool(more.get("resume")))
     except AgentGymError as error:
         words, code = f"{type(error).__name__}: {error}", 1
     except Exception:
@@ -208,7 +211,7 @@ def train(place: str, name: str, folder: str, more: dict[str, Any]) -> None:
     os._exit(code)
 
 
-def run(place: Path, name: str, out: Path, resume: bool) -> None:
+def run(place: Path, name: str, out: Path, steps: int, resume: bool) -> None:
     from transformers import AutoTokenizer, TrainerCallback
 
     class Marks(TrainerCallback):
@@ -219,7 +222,7 @@ def run(place: Path, name: str, out: Path, resume: bool) -> None:
             (out / f"saved-{state.global_step}").touch()
 
     values: dict[str, Any] = {
-        "max_steps": STEPS, "bf16": False, "use_cpu": True, "gradient_checkpointing": False, "report_to": "none",
+        "max_steps": steps, "bf16": False, "use_cpu": True, "gradient_checkpointing": False, "report_to": "none",
         "save_strategy": "steps", "save_steps": 1, "save_total_limit": 2, "disable_tqdm": True, "logging_steps": 1,
     }  # fmt: skip
     last = any(out.glob("checkpoint-*")) or None
@@ -247,56 +250,21 @@ def run(place: Path, name: str, out: Path, resume: bool) -> None:
     trainer.save_model(str(out / "model"))
 
 
-def inject(kind: str, seed: int, folder: str) -> None:
-    """Let the operating system refuse something in the run's folder, from a moment on that is drawn."""
-    rng, count = random.Random(seed), Counter[str]()
-    first = rng.randrange(*{"eio": (20, 250), "full": (5, 40), "rename": (10, 60)}[kind])
-
-    def refuses(path: Any) -> bool:
-        inside = isinstance(path, str | os.PathLike) and str(path).startswith(folder) and "log.txt" not in str(path)
-        if (
-            not inside
-            or Path(str(path)).name in ("end", "refused")
-            or Path(str(path)).name.startswith(("step-", "saved-"))
-        ):
-            return False
-        count[kind] += 1
-        refused = count[kind] >= first and (kind != "eio" or count[kind] < first + 3)
-        if refused:
-            REFUSED.append(str(path))
-        return refused
-
-    def wrap(owner: Any, name: str, number: int, place: int = 0) -> None:
-        real = getattr(owner, name)
-
-        def refused(*given: Any, **options: Any) -> Any:
-            target = given[place] if len(given) > place else None
-            if isinstance(target, int) and not isinstance(target, bool):  # a descriptor
-                target = os.readlink(f"/proc/self/fd/{target}")
-            if refuses(target):
-                raise OSError(number, os.strerror(number), str(target))
-            return real(*given, **options)
-
-        setattr(owner, name, refused)
-
-    import builtins
-    import io
-
+def inject(kind: str, seed: int, out: Path) -> None:
+    """Let the operating system refuse something in the run's folder, or the process more memory."""
     import safetensors.torch
     import torch
 
-    if kind == "eio":
-        for owner, name, at in ((os, "fsync", 0), (builtins, "open", 0), (os, "replace", 0), (os, "rename", 0)):
-            wrap(owner, name, errno.EIO, at)
-        wrap(safetensors.torch, "save_file", errno.EIO, 1)
-        wrap(io, "open", errno.EIO)
-    elif kind == "full":
-        for owner, name, at in ((torch, "save", 1), (safetensors.torch, "save_file", 1), (os, "mkdir", 0)):
-            wrap(owner, name, errno.ENOSPC, at)
-        wrap(builtins, "open", errno.ENOSPC)
-    else:
-        for name in ("rename", "replace"):
-            wrap(os, name, errno.EPERM)
+    def spared(path: Path) -> bool:
+        return path.name in ("end", "refused", "log.txt") or path.name.startswith(("step-", "saved-"))
+
+    if kind == "memory":
+        return _faults.bound_memory(random.Random(seed).randrange(1 << 30))
+    save: tuple[Any, ...] = ((safetensors.torch, "save_file", 1),)
+    if kind == "full":
+        save += ((torch, "save", 1),)
+    global REFUSED
+    REFUSED = _faults.inject(kind, seed, str(out), spared=spared, writers=save)
 
 
 if __name__ == "__main__":

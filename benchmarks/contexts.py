@@ -70,9 +70,9 @@ def make_sides(folder: Path, n: int) -> dict[str, Any]:
     from transformers import AutoTokenizer
 
     from agent_gym.chat import ChatRenderer
-    from agent_gym.examples.tiny import make_tiny_model
     from agent_gym.policies import ScriptedPolicy
     from agent_gym.rollout.contexts import REQUEST
+    from agent_gym.speedrun.tiny import make_tiny_model
     from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, task_dataset
 
     def act(episode: Any) -> str:

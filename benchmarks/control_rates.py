@@ -24,8 +24,8 @@ from typing import Any
 import _common
 
 from agent_gym.errors import ConfigError
-from agent_gym.examples.presets import PRESETS, Preset
-from agent_gym.examples.speedrun import RL, Speedrun, own_name
+from agent_gym.speedrun.presets import PRESETS, Preset
+from agent_gym.speedrun.run import RL, Speedrun, own_name
 
 DECODINGS = ("greedy", "sampled")
 

@@ -30,8 +30,8 @@ from transformers import AutoModelForCausalLM
 
 from agent_gym.cores import cores
 from agent_gym.errors import ConfigError
-from agent_gym.examples.tiny import make_tiny_model
 from agent_gym.models import model_source
+from agent_gym.speedrun.tiny import make_tiny_model
 
 ROWS, TOKENS = 3, 100
 """A quarter of a step of imitation of the preset smollm2: a CPU without instructions for bfloat16 takes long enough."""

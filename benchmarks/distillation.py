@@ -50,7 +50,7 @@ def main() -> None:
     _common.print_provenance(facts)
     import torch
 
-    from agent_gym.examples.tables import over_seeds, seeds_table
+    from agent_gym.speedrun.tables import over_seeds, seeds_table
 
     torch.set_num_threads(1)
     runs = []
@@ -71,7 +71,7 @@ class Seed:
     """All runs of one seed."""
 
     def __init__(self, folder: Path, seed: int, seconds: float, options: Any) -> None:
-        from agent_gym.examples.presets import PRESETS
+        from agent_gym.speedrun.presets import PRESETS
 
         self.folder, self.seed, self.seconds, self.options = folder, seed, seconds, options
         self.preset = PRESETS["bisect"]
@@ -83,8 +83,8 @@ class Seed:
     def run(self) -> dict[str, Any]:
         from transformers import AutoTokenizer
 
-        from agent_gym.examples.tables import differences
-        from agent_gym.examples.tiny import make_tiny_model
+        from agent_gym.speedrun.tables import differences
+        from agent_gym.speedrun.tiny import make_tiny_model
 
         where = (self.preset.env_id, self.preset.env_kwargs)
         (phase,) = self.preset.imitation
@@ -131,15 +131,15 @@ class Seed:
 
     def imitate(self, name: str, phase: Any) -> None:
         """Let a model imitate the environment's expert, or its poor player, and keep it."""
-        from agent_gym.examples.dashboard import StepLines
-        from agent_gym.examples.imitation import imitate, imitation_settings
+        from agent_gym.speedrun.dashboard import StepLines
+        from agent_gym.speedrun.imitation import imitate, imitation_settings
 
         model, settings = self.load(name), imitation_settings(phase, self.folder / "sft", self.seed, self.args())
         imitate(self.preset, phase, model, self.tokenizer, settings, [StepLines(self.log)])
         model.save_pretrained(self.folder / name)
 
     def args(self, **changes: Any) -> Any:
-        from agent_gym.examples.imitation import QUIET
+        from agent_gym.speedrun.imitation import QUIET
         from agent_gym.trainers import AgentGRPOConfig
 
         size = 32 if self.quick else 128
@@ -157,7 +157,7 @@ class Seed:
         """Train a model on the teacher's logprobs alone, until the CPU seconds are used up."""
         from transformers import PrinterCallback
 
-        from agent_gym.examples.controls import UntilUsedUp
+        from agent_gym.speedrun.controls import UntilUsedUp
         from agent_gym.trainers import AgentGRPOTrainer, task_dataset
 
         clock = clock or UntilUsedUp(self.seconds, self.options.rate, time.process_time)
@@ -178,8 +178,8 @@ class Seed:
 
     def imitate_teacher(self, rate: float) -> Any:
         """Let the student imitate episodes that the teacher has sampled, in the same CPU seconds."""
-        from agent_gym.examples.controls import UntilUsedUp, endless
-        from agent_gym.examples.imitation import imitation_settings
+        from agent_gym.speedrun.controls import UntilUsedUp, endless
+        from agent_gym.speedrun.imitation import imitation_settings
         from agent_gym.trainers.sft import train_sft
 
         (phase,) = self.preset.imitation
@@ -214,8 +214,8 @@ class Seed:
     def evaluate(self, name: str, model: Any) -> None:
         """Play the test tasks, and measure how far the model is from the teacher on its own episodes."""
         from agent_gym.evaluate import make_specs, summarize
-        from agent_gym.examples.controls import StepClock
-        from agent_gym.examples.tables import run_of
+        from agent_gym.speedrun.controls import StepClock
+        from agent_gym.speedrun.tables import run_of
 
         preset = self.preset
         for decoding, temperature, size in (("greedy", 0.0, 1), ("sampled", 1.0, 2)):

@@ -45,7 +45,7 @@ def main() -> None:
     from agent_gym.policies.vllm.child import VLLMChildPolicy
 
     with tempfile.TemporaryDirectory() as name:
-        from agent_gym.examples.tiny import make_tiny_model
+        from agent_gym.speedrun.tiny import make_tiny_model
 
         make_tiny_model(Path(name), "AgentR1/GSM8K-v0", {"system_prompt": ""})
         kinds: dict[str, Any] = {"in process": VLLMPolicy, "own process": VLLMChildPolicy}

@@ -99,7 +99,7 @@ def make_model(folder: Path, size: str) -> None:
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from agent_gym.examples.tiny import demonstration_texts, make_tiny_tokenizer
+    from agent_gym.speedrun.tiny import demonstration_texts, make_tiny_tokenizer
 
     tokenizer = make_tiny_tokenizer(demonstration_texts("AgentR1/GSM8K-v0", episodes=200))
     from trl.chat_template_utils import qwen3_chat_template

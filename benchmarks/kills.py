@@ -77,7 +77,7 @@ class Trials:
     """A server where one is needed, and what the trials have found."""
 
     def __init__(self, folder: Path, role: str, rng: random.Random) -> None:
-        from agent_gym.examples.tiny import make_tiny_model
+        from agent_gym.speedrun.tiny import make_tiny_model
 
         self.folder, self.role, self.rng = folder, role, rng
         make_tiny_model(folder / "model", ENV, BARE, width=64)

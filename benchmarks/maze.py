@@ -21,7 +21,7 @@ import gymnasium
 import numpy as np
 
 from agent_gym.envs.maze import MOVES
-from agent_gym.examples.presets import PRESETS
+from agent_gym.speedrun.presets import PRESETS
 
 TASKS = 500
 _BACK = {"up": "down", "down": "up", "left": "right", "right": "left"}

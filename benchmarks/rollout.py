@@ -98,7 +98,7 @@ def build(max_episodes: int) -> tuple[Any, Any]:
     from transformers import AutoTokenizer
     from trl.chat_template_utils import qwen3_chat_template
 
-    from agent_gym.examples.tiny import make_tiny_model
+    from agent_gym.speedrun.tiny import make_tiny_model
 
     torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp(prefix="agent-gym-benchmark-"))

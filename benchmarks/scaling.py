@@ -110,7 +110,7 @@ def main() -> None:
     _common.print_provenance(facts)
 
     try:
-        from agent_gym.examples.tiny import demonstration_texts, make_tiny_tokenizer
+        from agent_gym.speedrun.tiny import demonstration_texts, make_tiny_tokenizer
     except ImportError:  # a tree from before that room
         from agent_gym.trainers.tiny import demonstration_texts, make_tiny_tokenizer
 

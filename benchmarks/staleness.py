@@ -61,7 +61,7 @@ def main() -> None:
     episodes, steps = (8, 3) if options.quick else (64, options.steps)
     rows, runs = [], []
     with tempfile.TemporaryDirectory() as name:
-        from agent_gym.examples.tiny import make_tiny_model
+        from agent_gym.speedrun.tiny import make_tiny_model
 
         folder = Path(name)
         make_tiny_model(folder / "model", ENV, BARE, width=64 if options.soak else 384)

@@ -36,8 +36,8 @@ from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import pad
 
-from agent_gym.examples.tiny import make_tiny_model
 from agent_gym.rollout import Row
+from agent_gym.speedrun.tiny import make_tiny_model
 from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, task_dataset
 from agent_gym.trainers.batch import TrainingEpisode, TrainingRow, collate
 from agent_gym.trainers.losses import loss_weights

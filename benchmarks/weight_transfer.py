@@ -48,7 +48,7 @@ def main() -> None:
     layers, words, syncs = (2, 4096, 3) if options.quick else (9, 45056, options.syncs)
     rows: list[list[Any]] = []
     with tempfile.TemporaryDirectory() as name:
-        from agent_gym.examples.tiny import make_tiny_model
+        from agent_gym.speedrun.tiny import make_tiny_model
 
         make_tiny_model(Path(name), "AgentR1/GSM8K-v0", {"system_prompt": ""})  # for its tokenizer
         model = make_model(Path(name), layers, words)

@@ -16,12 +16,16 @@ os.environ.setdefault("AGENT_GYM_SERVER_KEY", "key-of-the-tests")
 
 import gc
 import signal
+import sys
 import tarfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "examples"))  # its agent is one of the tests
+
 import toy_envs
 from hypothesis import settings
 

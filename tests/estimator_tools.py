@@ -123,7 +123,6 @@ CREDITS = st.builds(
     step_lam=DISCOUNTS,
     scale=st.sampled_from(["group", "batch", "none"]),
     whiten=st.booleans(),
-    step_weight=st.sampled_from([0.0, 0.5, 1.0]),
 )
 
 

@@ -190,7 +190,7 @@ def test_the_expert_wins_every_embedded_game_of_the_evaluation_splits() -> None:
 
 def test_in_the_speedrun_searching_wins_in_time_and_every_name_is_a_token() -> None:
     pytest.importorskip("trl")
-    from agent_gym.examples.presets import PRESETS
+    from agent_gym.speedrun.presets import PRESETS
 
     preset = PRESETS["alfworld"]
     env: Any = gymnasium.make(preset.env_id, **preset.env_kwargs).unwrapped

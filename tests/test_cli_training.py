@@ -146,7 +146,7 @@ def test_from_nothing_to_a_trained_model(tmp_path: Path, capsys: Any) -> None:
 def test_ppo_trains_on_a_mixture_evaluates_and_resumes(tiny_model: str, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "out"
     words = ["--model_name_or_path", tiny_model, "--output_dir", str(out), "--env_kwargs", '{"system_prompt": ""}']
-    words += "--context window:2 --turn_curriculum 0:1,1:2 --logging_steps 1 --report_to none --max_steps 1".split()
+    words += "--context window:2 --logging_steps 1 --report_to none --max_steps 1".split()
     words += ["--per_device_train_batch_size", "6", *LIMITS, "--train_tasks", "12", "--num_generations", "1"]
     words += [*EVALUATION, "--save_steps", "1", "--advantage_estimator", "bilevel_gae", "--critic", "head", *ENGINE]
     assert main(["ppo", MIXTURE, *words]) == 0

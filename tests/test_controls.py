@@ -16,12 +16,12 @@ from trainer_tools import distance, model_folder, weights  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from agent_gym.evaluate import make_specs  # noqa: E402
-from agent_gym.examples.controls import UntilUsedUp, best_attempts, endless, imitate_itself, rate_at  # noqa: E402
-from agent_gym.examples.imitation import imitation_settings  # noqa: E402
-from agent_gym.examples.presets import PRESETS, Controls  # noqa: E402
-from agent_gym.examples.tables import differences, over_seeds, run_of, seeds_table  # noqa: E402
-from agent_gym.examples.tiny import make_tiny_model  # noqa: E402
 from agent_gym.rollout import Budget, Episode, EpisodeSpec, Row, Step  # noqa: E402
+from agent_gym.speedrun.controls import UntilUsedUp, best_attempts, endless, imitate_itself, rate_at  # noqa: E402
+from agent_gym.speedrun.imitation import imitation_settings  # noqa: E402
+from agent_gym.speedrun.presets import PRESETS, Controls  # noqa: E402
+from agent_gym.speedrun.tables import differences, over_seeds, run_of, seeds_table  # noqa: E402
+from agent_gym.speedrun.tiny import make_tiny_model  # noqa: E402
 from agent_gym.trainers import AgentGRPOConfig  # noqa: E402
 from agent_gym.trainers.sft import expert_episodes, train_sft  # noqa: E402
 

@@ -15,8 +15,8 @@ from rich.console import Console  # noqa: E402
 from trainer_tools import ENV, logged, make_trainer  # noqa: E402
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback  # noqa: E402
 
-from agent_gym.examples import dashboard  # noqa: E402
-from agent_gym.examples.dashboard import Dashboard, LiveCurve, curve_of, trend, watch  # noqa: E402
+from agent_gym.speedrun import dashboard  # noqa: E402
+from agent_gym.speedrun.dashboard import Dashboard, LiveCurve, curve_of, trend, watch  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
 
 LOG = {

@@ -65,9 +65,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "episode": {
         **TWICE, **SEVERAL_ROWS, "loss_normalization": "episode", "advantage_estimator": "reinforce_pp_baseline",
     },
-    "episodes as minibatches": {
-        **TWICE, **SEVERAL_ROWS, "steps_per_generation": 2, "minibatch_by": "episodes",
-        "per_device_train_batch_size": 8,
+    "several minibatches": {
+        **TWICE, **SEVERAL_ROWS, "steps_per_generation": 2, "per_device_train_batch_size": 8,
     },
     "gigpo, rebuild, StarPO-S": {
         **SGD, "context": "rebuild", "advantage_estimator": "gigpo", "keep_groups": 0.5, "loss_normalization": "step",
@@ -91,7 +90,7 @@ def same(one: Any, other: Any) -> None:
     assert distance(one, other) <= TOLERANCE
 
 
-QUICK = ("grpo", "two rollouts", "episodes as minibatches", "gigpo, rebuild, StarPO-S", "gae, window", "head, rebuild")
+QUICK = ("grpo", "two rollouts", "several minibatches", "gigpo, rebuild, StarPO-S", "gae, window", "head, rebuild")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in RUNS])
@@ -108,7 +107,7 @@ def test_accumulation_adamw_and_gradient_checkpointing(tmp_path: Path) -> None:
     for steps in (2, 4):
         split = {"per_device_train_batch_size": 16 // steps, "gradient_accumulation_steps": steps}
         same(straight, train(tmp_path, **{**COMMON, **split}, **ADAMW, micro_batch_size=3))
-    halves = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "minibatch_by": "episodes"}
+    halves = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}
     window = {**COMMON, **RUNS["StepPO, window"]}
     same(train(tmp_path, **window), train(tmp_path, **{**window, **halves}))
 
@@ -142,19 +141,17 @@ def test_a_mixture_of_experts_balances_its_load_once_per_step(tmp_path: Path) ->
     assert distance(whole, cut) < 1e-5
 
 
-def test_minibatches_of_whole_episodes(tmp_path: Path) -> None:
+def test_the_minibatches_of_a_rollout_divide_its_rows(tmp_path: Path) -> None:
     options = {**COMMON, **RUNS["gae, window"], "per_device_train_batch_size": 4, "steps_per_generation": 4}
-    for by in ("rows", "episodes"):
-        trainer = make_trainer(tmp_path, **options, minibatch_by=by, max_steps=4)
-        seen: list[Any] = []
-        prepare = trainer._prepare_inputs
-        trainer._prepare_inputs = lambda inputs, seen=seen, prepare=prepare: seen.append(prepare(inputs)) or seen[-1]
-        trainer.train()
-        held = [{int(i) for i in minibatch["episode_of"] if i >= 0} for minibatch in seen]
-        assert any(a & b for i, a in enumerate(held) for b in held[:i]) == (by == "rows")
-        assert set().union(*held) == set(range(len(set().union(*held))))
-        # However they are cut, the minibatches of a rollout weigh as much as the rollout.
-        assert sum(minibatch["weights"].sum().item() for minibatch in seen) == pytest.approx(1.0)
+    trainer = make_trainer(tmp_path, **options, max_steps=4)
+    seen: list[Any] = []
+    prepare = trainer._prepare_inputs
+    trainer._prepare_inputs = lambda inputs: seen.append(prepare(inputs)) or seen[-1]
+    trainer.train()
+    owners = [int(i) for minibatch in seen for i in minibatch["episode_of"] if i >= 0]
+    assert sorted(owners) == sorted(int(i) for i in trainer._generated["episode_of"] if i >= 0)
+    # However they are cut, the minibatches of a rollout weigh as much as the rollout.
+    assert sum(minibatch["weights"].sum().item() for minibatch in seen) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("kind", "adapter"), [("model", None), ("head", lora())], ids=["model", "head, lora"])

@@ -287,6 +287,6 @@ def test_gigpo_is_its_oracle(episodes: list[Played], credit: Credit) -> None:
             here = me.steps[k].anchor
             peers = [points for e, j, points in scores if e.group == me.group and e.steps[j].anchor == here]
             of_step = in_units(score(me, k, credit.step_gamma), peers, everybody, credit.scale)
-            row.append(whole + credit.step_weight * of_step + later[k])
+            row.append(whole + of_step + later[k])
         expected.append(row)
     same(numbers(episodes, get_estimator("gigpo").estimate(pack(episodes), credit).advantages), expected)

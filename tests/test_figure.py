@@ -14,7 +14,7 @@ from cli_tools import complaint  # noqa: E402
 
 from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
-from agent_gym.examples.figure import draw_figure  # noqa: E402
+from agent_gym.speedrun.figure import draw_figure  # noqa: E402
 
 
 def leave(

@@ -21,9 +21,10 @@ from tiny import make_tiny_model
 torch = pytest.importorskip("torch")
 openai = pytest.importorskip("openai")
 
+from agent import NUMBERS, guess, score  # noqa: E402 - examples/agent.py, see conftest.py
+
 from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.evaluate import summarize  # noqa: E402
-from agent_gym.examples.agent import NUMBERS, guess, score  # noqa: E402
 from agent_gym.gateway import agent_env  # noqa: E402
 from agent_gym.rollout import from_record, read_trajectories  # noqa: E402
 
@@ -129,7 +130,7 @@ def test_a_fault_ends_one_conversation_or_all_and_never_hangs(
 
 def test_eval_plays_an_agent(tiny_model: str, tmp_path: Path, capsys: Any) -> None:
     tasks, output = write_lines(tmp_path / "test.jsonl", NUMBERS[:4]), tmp_path / "games.jsonl"
-    agent = ["--agent", "agent_gym.examples.agent:guess", "--reward", "agent_gym.examples.agent:score"]
+    agent = ["--agent", "agent:guess", "--reward", "agent:score"]
     playing = ["--model", tiny_model, "--engine", "transformers", "--max_turn_tokens", "4", "--output", str(output)]
     assert main(["eval", *agent, "--tasks", str(tasks), *playing]) == 0
     assert "Agent" in capsys.readouterr().out
@@ -144,8 +145,8 @@ def test_eval_plays_an_agent(tiny_model: str, tmp_path: Path, capsys: Any) -> No
 @pytest.mark.parametrize("command", ["grpo", "ppo"])
 def test_an_agent_is_trained_from_the_command_line(tiny_model: str, tmp_path: Path, command: str) -> None:
     tasks = write_lines(tmp_path / "train.jsonl", NUMBERS)
-    arguments = f"{command} --model_name_or_path {tiny_model} --agent agent_gym.examples.agent:guess --tasks {tasks}"
-    arguments += f" --reward agent_gym.examples.agent:score --output_dir {tmp_path / 'run'} --max_steps 2"
+    arguments = f"{command} --model_name_or_path {tiny_model} --agent agent:guess --tasks {tasks}"
+    arguments += f" --reward agent:score --output_dir {tmp_path / 'run'} --max_steps 2"
     arguments += " --per_device_train_batch_size 8 --max_turn_tokens 2 --use_vllm false --report_to none --use_cpu true"
     arguments += "" if command == "ppo" else " --num_generations 4"
     assert main(arguments.split()) == 0

@@ -24,7 +24,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NOT_RUN = ROOT / "docs" / "not_run.md"
-LINKS = tuple(f"agent_gym/{room}/" for room in ("envs", "trainers", "registry", "examples"))
+LINKS = tuple(f"agent_gym/{room}/" for room in ("envs", "trainers", "registry"))
 torch = pytest.importorskip("torch")
 
 from agent_gym.errors import RolloutError  # noqa: E402

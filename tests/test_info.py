@@ -15,8 +15,8 @@ from toy_envs import IDS
 
 from agent_gym import ConfigError
 from agent_gym.cli.main import main
-from agent_gym.examples.presets import PRESETS
 from agent_gym.registry import ENVS
+from agent_gym.speedrun.presets import PRESETS
 from agent_gym.viewer.card import baselines
 
 ROOT = Path(__file__).parents[1]

@@ -28,8 +28,8 @@ from trainer_tools import model_folder  # noqa: E402
 from agent_gym.cli import nodes  # noqa: E402
 from agent_gym.cli.train import TrainingParser  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
-from agent_gym.examples.tiny import make_tiny_model  # noqa: E402
 from agent_gym.policies.vllm import launch as vllm_launch  # noqa: E402
+from agent_gym.speedrun.tiny import make_tiny_model  # noqa: E402
 
 CLUSTER = Path(__file__).parents[1] / "examples" / "cluster"
 ENV, BARE = "AgentR1/GSM8K-v0", '{"system_prompt": ""}'

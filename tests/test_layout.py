@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("envs", "trainers", "registry", "examples")
+ROOMS = ("envs", "trainers", "registry")
 needs_links = pytest.mark.skipif(
     not (ROOT / "agent_gym" / "envs").is_symlink(), reason="this checkout has no links, which the linters follow"
 )
@@ -23,7 +23,9 @@ BIN = Path(sys.executable).parent
 
 def product_files(*patterns: str) -> list[Path]:
     """The files of this repository that match; a link to a room does not count a second time."""
-    folders = [ROOT / name for name in ("agent_gym", *ROOMS, "benchmarks", "docs", "notebooks", "tests", ".ci")]
+    folders = [
+        ROOT / name for name in ("agent_gym", *ROOMS, "benchmarks", "docs", "examples", "notebooks", "tests", ".ci")
+    ]
     found = [file for name in patterns for file in ROOT.glob(name)]
     found += [file for folder in folders for name in patterns for file in folder.rglob(name)]
     links = [ROOT / "agent_gym" / room for room in ROOMS]
@@ -78,7 +80,8 @@ def test_a_module_of_a_room_has_one_name_and_path_and_a_breakpoint_there_is_hit(
 
 
 def test_no_folder_of_the_repository_hides_a_module_of_the_package():
-    outside = {path.stem for path in ROOT.iterdir() if path.is_dir() or path.suffix == ".py"}
+    # A folder without __init__.py hides nothing: Python takes the package of that name, which lies further on.
+    outside = {path.stem for path in ROOT.iterdir() if (path / "__init__.py").is_file() or path.suffix == ".py"}
     inside = {path.stem for path in (ROOT / "agent_gym").iterdir()} - set(ROOMS)
     assert outside & inside - {"__pycache__"} == set()
 

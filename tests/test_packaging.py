@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("envs", "trainers", "registry", "examples")
+ROOMS = ("envs", "trainers", "registry")
 IGNORED = shutil.ignore_patterns(".venv", ".git", ".*_cache", "__pycache__", "*.egg-info", "build", "dist", "runs")
 
 

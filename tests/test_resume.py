@@ -189,6 +189,18 @@ def test_a_checkpoint_has_its_name_only_when_it_is_whole(tmp_path: Path, monkeyp
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"checkpoint-2", "trajectories"}
 
 
+def test_a_model_that_is_written_again_has_nothing_of_a_killed_write(tmp_path: Path) -> None:
+    host = aside_name().rpartition("-")[0]
+    gone, other = (tmp_path / "model" / name / "model" for name in (f"{host}-4194305", "unfinished/another-host-1"))
+    for left in (gone, other):
+        left.mkdir(parents=True)
+        (left / "config.json").write_text("{")
+    make_trainer(tmp_path, max_steps=1).save_model(str(tmp_path / "model"))
+    assert not gone.exists()
+    assert other.exists()  # its process may live
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+
+
 def test_old_checkpoints_go_and_the_best_one_stays(tmp_path: Path) -> None:
     trainer = make_trainer(
         tmp_path,

@@ -20,7 +20,7 @@ from trainer_tools import ENV, make_trainer  # noqa: E402
 
 from agent_gym.cli import view  # noqa: E402
 from agent_gym.cli.main import main  # noqa: E402
-from agent_gym.examples.dashboard import watch  # noqa: E402
+from agent_gym.speedrun.dashboard import watch  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
 from agent_gym.trainers.run_file import LOG, history  # noqa: E402
 

@@ -23,7 +23,6 @@ from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.policies import Generation, Request  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
 from agent_gym.trainers.selection import (  # noqa: E402
-    TurnCurriculum,
     fresh_tasks,
     informative_groups,
     keep_groups,
@@ -111,32 +110,6 @@ def test_fresh_tasks_are_new_distinct_and_the_same_everywhere(
     assert len(drawn) == len(set(drawn)) == min(count, len(left)) and set(drawn) <= left
     assert drawn == fresh_tasks(range(100, 100 + size), sorted(100 + i for i in taken), count, seed)
     assert fresh_tasks(range(99), [], 20, seed) != fresh_tasks(range(99), [], 20, seed + 1)
-
-
-# The turn budget.
-
-
-def test_the_turn_budget_is_that_of_the_last_stage_that_began() -> None:
-    curriculum = TurnCurriculum.parse("0:2, 100:4, 200:8")
-    assert [curriculum.turns(step) for step in (0, 99, 100, 200, 10**6)] == [2, 2, 4, 8, 8]
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "step:turns pairs"),
-        ("0:2:3", "step:turns pairs"),
-        ("0:2.5", "step:turns pairs"),
-        ("10:2", "first step must be 0 and not 10"),
-        ("0:0", "at least 1 turn, not 0"),
-        ("0:2,0:4", "steps must grow, but 0 follows 0"),
-        ("0:4,100:2", "turns must grow, but 2 follows 4"),
-    ],
-)
-def test_a_bad_curriculum_is_refused(text: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words) as caught:
-        TurnCurriculum.parse(text)
-    assert repr(text) in str(caught.value)
 
 
 # The order of tasks.
@@ -313,23 +286,7 @@ def test_a_kl_penalty_in_the_reward_lowers_the_return(tmp_path: Path) -> None:
         assert batch["advantages"][row, first].item() == pytest.approx(expected, abs=1e-5)
 
 
-# Stages and mixtures.
-
-
-def test_the_turn_budget_grows_in_training_and_not_in_evaluation(tmp_path: Path) -> None:
-    trainer = make_trainer(
-        tmp_path,
-        max_steps=4,
-        turn_curriculum="0:1,2:3",
-        env_kwargs={"patient": True},
-        max_turns=5,
-        max_episode_tokens=400,
-        eval_dataset=task_dataset(ENV, {"patient": True}, split="test", tasks=2),
-    )
-    trainer.train()
-    assert logged(trainer, "episode/turns") == [1.0, 1.0, 3.0, 3.0]
-    assert logged(trainer, "rollout/max_turns") == [1.0, 1.0, 3.0, 3.0]
-    assert trainer.evaluate()["eval_episode/turns"] == 5.0
+# Mixtures.
 
 
 def test_environments_of_unlike_rewards_learn_alike(tmp_path: Path) -> None:

@@ -24,13 +24,13 @@ from agent_gym.cli import start  # noqa: E402
 from agent_gym.cli.start import speedrun  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.evaluate import wilson_interval  # noqa: E402
-from agent_gym.examples.figure import draw_figure  # noqa: E402
-from agent_gym.examples.imitation import imitate, imitation_settings  # noqa: E402
-from agent_gym.examples.presets import PRESETS, Controls, Imitation  # noqa: E402
-from agent_gym.examples.speedrun import finished, run_seeds, run_speedrun  # noqa: E402
-from agent_gym.examples.tiny import demonstration_texts, make_tiny_model, make_tiny_tokenizer  # noqa: E402
 from agent_gym.rollout import from_record, read_trajectories  # noqa: E402
 from agent_gym.rollout.episode import episode_values  # noqa: E402
+from agent_gym.speedrun.figure import draw_figure  # noqa: E402
+from agent_gym.speedrun.imitation import imitate, imitation_settings  # noqa: E402
+from agent_gym.speedrun.presets import PRESETS, Controls, Imitation  # noqa: E402
+from agent_gym.speedrun.run import finished, run_seeds, run_speedrun  # noqa: E402
+from agent_gym.speedrun.tiny import demonstration_texts, make_tiny_model, make_tiny_tokenizer  # noqa: E402
 from agent_gym.trainers import AgentGRPOConfig  # noqa: E402
 from agent_gym.trainers.run_file import history  # noqa: E402
 from agent_gym.trainers.sft import expert_episodes  # noqa: E402

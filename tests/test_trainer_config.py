@@ -27,11 +27,13 @@ from trl import GRPOConfig, GRPOTrainer, SFTConfig  # noqa: E402
 from trl.trainer.callbacks import SyncRefModelCallback  # noqa: E402
 
 from agent_gym import Span  # noqa: E402
+from agent_gym.cli.early import check_early  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.policies.transformers import TransformersPolicy  # noqa: E402
 from agent_gym.rollout import Row  # noqa: E402
-from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, engine, task_dataset  # noqa: E402
+from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, AgentPPOConfig, engine, task_dataset  # noqa: E402
 from agent_gym.trainers.config import FIXED  # noqa: E402
+from agent_gym.trainers.settings import REMOVED  # noqa: E402
 from agent_gym.trainers.sft import train_sft  # noqa: E402
 
 CASES: list[tuple[dict[str, Any], str]] = [
@@ -63,13 +65,11 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"step_lam": -0.1}, r"step_lam is -0\.1; it must be from 0 to 1"),
     ({"micro_batch_tokens": 1}, "micro_batch_tokens is 1; it must be at least 2"),
     ({"overlong_buffer": 9}, "overlong_buffer is 9; it must be at most max_turn_tokens, here 8"),
-    ({"turn_curriculum": "5:2"}, "the turn curriculum is .5:2.; its first step must be 0 and not 5"),
     ({"context": "windows:3"}, "context is 'windows:3'; known: append, window:TURNS"),
     ({"temperature": 0.0}, r"temperature is 0\.0; it must be at least 0\.01: .*eval_temperature may be 0"),
     ({"eval_temperature": -1.0}, r"eval_temperature is -1\.0; it must be 0 \(greedy\) or at least 0\.01"),
     ({"vllm_max_model_length": 100}, r"vllm_max_model_length is 100, less than max_episode_tokens \(200\): leave it"),
     ({"max_turns": 0}, "max_turns is 0; it must be positive"),
-    ({"layout": "server", "weights_transfer": "broadcast", "weights_folder": "x"}, "a broadcast needs none"),
     ({"layout": "server", "engine_process": True}, "engine_process is True, and layout 'server' has engines elsewhere"),
     # One episode per task: only for estimators that do not compare, and without what compares.
     ({"num_generations": 1}, "num_generations is 1, but 'grpo' compares episodes .* raise it to 2 or more, or take"),
@@ -103,6 +103,18 @@ CASES: list[tuple[dict[str, Any], str]] = [
 def test_a_setting_that_cannot_work_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         settings(tmp_path, **changes)
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_setting_that_was_removed_names_its_replacement(tmp_path: Path, name: str) -> None:
+    for make in (AgentGRPOConfig, AgentPPOConfig):
+        with pytest.raises(ConfigError, match=f"^the setting {name} was removed: ") as caught:
+            make(str(tmp_path), **{name: "x"})
+        assert REMOVED[name] in str(caught.value)
+    (tmp_path / "run.yaml").write_text(f"{name}: 1\n")
+    for words in ([f"--{name}", "1"], ["--config", str(tmp_path / "run.yaml")]):
+        with pytest.raises(ConfigError, match=f"^the setting {name} was removed: "):
+            check_early("grpo", ["AgentR1/GSM8K-v0", *words])
 
 
 def test_what_stands_for_a_type_is_taken(tmp_path: Path) -> None:
@@ -176,6 +188,22 @@ def test_what_settings_resolve_to(tmp_path: Path) -> None:
     here = str(tmp_path)  # the defaults of Python's user, as those of the command line: a CPU computes in float32
     assert AgentGRPOConfig(here).bf16 == torch.cuda.is_available() and AgentGRPOConfig(here, use_cpu=True).bf16 is False
     assert AgentGRPOConfig(here, use_cpu=True, bf16=True).bf16 is True
+
+
+@pytest.mark.parametrize(
+    ("urls", "transfer", "shared"),
+    [
+        ("http://127.0.0.1:8010", "files", False),
+        ("http://localhost:8010,http://node2:8010", "files", True),
+        ("http://node2:8010", "auto", False),
+        ("http://node2:8010", "broadcast", False),
+    ],
+)
+def test_files_with_weights_are_where_the_servers_see_them(
+    tmp_path: Path, urls: str, transfer: str, shared: bool
+) -> None:
+    args = settings(tmp_path, layout="server", vllm_server_base_url=urls, weights_transfer=transfer)
+    assert args.weights_folder == (str(tmp_path) if shared else None)
 
 
 def test_what_trl_reads_does_something_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

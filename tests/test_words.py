@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = {"code": ("agent_gym", "envs", "registry", "examples"), "trainers": ("trainers",), "docs": ()}
+PARTS = {"code": ("agent_gym", "envs", "registry"), "trainers": ("trainers",), "docs": ()}
 PATTERNS = {
     "what": r"\bwhat\b",
     "stands": r"\bstands?\b",
@@ -174,7 +174,7 @@ def test_worn_words_are_rare(part):
 def test_a_class_name_means_one_thing():
     owners = defaultdict(set)
     plays = []
-    for file in modules("agent_gym", "envs", "trainers", "registry", "examples"):
+    for file in modules("agent_gym", "envs", "trainers", "registry"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
                 owners[node.name].add(file.relative_to(ROOT).as_posix())

@@ -17,10 +17,10 @@ from engines import disturb
 
 from agent_gym import Reply, TextEnv
 from agent_gym.chat import ChatRenderer
-from agent_gym.examples.tiny import make_tiny_processor, make_tiny_vision_model
 from agent_gym.images import Image, parts
 from agent_gym.policies import Request, SamplingParams
 from agent_gym.policies.processors import image_inputs, load_processor
+from agent_gym.speedrun.tiny import make_tiny_processor, make_tiny_vision_model
 
 ENV = "AgentR1/VisualMaze-v0"
 PICTURES = "Toy/Pictures-v0"

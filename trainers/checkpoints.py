@@ -34,7 +34,7 @@ from typing import Any
 import torch
 from accelerate.utils import is_peft_model
 from accelerate.utils.constants import FSDP_MODEL_NAME, OPTIMIZER_NAME
-from transformers import Trainer, TrainerCallback
+from transformers import TrainerCallback
 from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
@@ -43,6 +43,7 @@ from agent_gym.evaluate.cards import versions
 from agent_gym.policies.ranks import barrier_on_error, gather
 from agent_gym.public import public
 from agent_gym.trainers.common import with_metric
+from agent_gym.trainers.hub import ModelUploads
 from agent_gym.trainers.public_arguments import public_arguments
 from agent_gym.trainers.rehearsal import rehearse
 from agent_gym.trainers.resumed import best_here, resume_schedule
@@ -77,7 +78,7 @@ MEASURED = ("success", "success_low", "success_high", "reward", "episodes")
 _MARKS = (f"{PREFIX_CHECKPOINT_DIR}-*", "trajectories/*.jsonl", "*.safetensors")  # what a run leaves
 
 
-class WholeCheckpoints(Trainer):
+class WholeCheckpoints(ModelUploads):
     """A trainer that shows a checkpoint only when it is complete. The output folder is one for all processes."""
 
     args: Any
@@ -151,6 +152,7 @@ class WholeCheckpoints(Trainer):
         aside = folder / aside_name() / "model"
         try:
             shutil.rmtree(aside, ignore_errors=True)
+            clear_aside(folder)  # what a run that was killed while it wrote this model has left
             self._write_model(aside, state_dict)
             settle(aside)
             move_into(folder, aside)

@@ -7,8 +7,10 @@ Fields of `GRPOConfig` that describe something this trainer does differently are
 from __future__ import annotations
 
 import math
+import platform
 from dataclasses import dataclass, field
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import torch
 from trl import GRPOConfig
@@ -18,7 +20,6 @@ from agent_gym.policies.base import MIN_TEMPERATURE
 from agent_gym.rollout import Budget, make_context, tighten
 from agent_gym.trainers.common import check_precision, check_warmup, choose_metric
 from agent_gym.trainers.estimators import SCALES, Credit, Estimator, get_estimator
-from agent_gym.trainers.selection import TurnCurriculum
 from agent_gym.trainers.settings import AgentSettings, CriticSettings
 from agent_gym.trainers.unread import check_read
 
@@ -185,8 +186,7 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
         if self.delta is not None and self.delta <= 1.0 + (self.epsilon_high or self.epsilon):
             raise ConfigError(f"delta is {self.delta}; the dual clip must lie above 1 + epsilon_high, for example 3.0")
         self._check_layout()
-        # These are checked now and not after the model is loaded.
-        self.curriculum  # noqa: B018
+        # It is checked now and not after the model is loaded.
         tighten(self.budget, make_context(self.context))
 
     def _check_layout(self) -> None:
@@ -197,10 +197,9 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
                     "layout is 'server', but vllm_server_base_url names none: start `agent-gym serve model` and give "
                     "its address, for example http://127.0.0.1:8010, or several with commas"
                 )
-        elif self.server_urls or self.weights_folder or self.weights_transfer != "auto":
+        elif self.server_urls or self.weights_transfer != "auto":
             raise ConfigError(
-                "vllm_server_base_url, weights_transfer and weights_folder belong to layout='server'; set it, or leave "
-                "them out"
+                "vllm_server_base_url and weights_transfer belong to layout='server'; set it, or leave them out"
             )
 
     def check_staleness(self) -> None:
@@ -234,6 +233,13 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
         return [url.strip() for url in (self.vllm_server_base_url or "").split(",") if url.strip()]
 
     @property
+    def weights_folder(self) -> str | None:
+        """The folder of weights for servers on other machines, by files; None where memory or a broadcast will do."""
+        hosts = {urlsplit(url).hostname for url in self.server_urls}
+        away = hosts - {"localhost", "127.0.0.1", "::1", platform.node()}
+        return str(self.output_dir) if away and self.weights_transfer == "files" else None
+
+    @property
     def batch_tasks(self) -> int:
         """Tasks of one rollout, over all processes."""
         return cast(int, self.generation_batch_size) // cast(int, self.num_generations)
@@ -258,10 +264,6 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
         return Budget(self.max_turn_tokens, self.max_episode_tokens, self.max_turns, self.episode_timeout)
 
     @property
-    def curriculum(self) -> TurnCurriculum | None:
-        return None if self.turn_curriculum is None else TurnCurriculum.parse(self.turn_curriculum)
-
-    @property
     def estimator(self) -> Estimator:
         return get_estimator(self.advantage_estimator)
 
@@ -279,7 +281,6 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
             step_lam=self.step_lam,
             scale=self.scale_rewards,
             whiten=self.whiten_advantages,
-            step_weight=self.gigpo_step_weight,
         )
 
 

@@ -164,7 +164,6 @@ class Credit:
     # Whether the estimators with a critic and the two of REINFORCE++ bring their advantages to mean 0 and deviation 1
     # over the batch. In a mixture the batch is the episodes of the same environment, here and in `scale`.
     whiten: bool = True
-    step_weight: float = 1.0  # of GiGPO's step advantage
 
 
 class Timeline:

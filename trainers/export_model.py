@@ -40,14 +40,7 @@ from agent_gym.trainers.checkpoints import MEASURED
 from agent_gym.trainers.critic import FILE as CRITIC
 from agent_gym.trainers.critic import PREFIX, save_critic
 from agent_gym.trainers.engine import merged_weights
-
-# What a model needs; what else a checkpoint holds is the trainer's (optimizer, schedule, random generators, logs).
-_KEPT = (
-    *("config.json", "generation_config.json", "chat_template.jinja", "tokenizer*", "special_tokens_map.json"),
-    *("added_tokens.json", "vocab.*", "merges.txt", "*processor_config.json"),
-    *("adapter_config.json", "adapter_model.safetensors", "model*.safetensors", "model.safetensors.index.json"),
-)
-
+from agent_gym.trainers.hub import MODEL_FILES
 
 _SHARES = "pytorch_model_fsdp_0"  # accelerate's name
 
@@ -91,7 +84,7 @@ def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool
                 checkpoint._replace(folder=Path(scratch)), out, merge_adapter=merge_adapter, critic=critic
             )
     out, folder = Path(out).expanduser(), checkpoint.folder
-    kept = sorted({path for pattern in _KEPT for path in folder.glob(pattern) if path.is_file()})
+    kept = sorted({path for pattern in MODEL_FILES for path in folder.glob(pattern) if path.is_file()})
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is there already; name a new folder, or empty it")
     if merge_adapter and checkpoint.base is None:

@@ -199,9 +199,8 @@ class UpdateMeter:
 
     It needs 6 operations per parameter and token (Kaplan et al., arXiv:2001.08361, section 2.1): 2 in the forward pass,
     2 for the gradient of what a layer was given, and 2 for that of its weights, which frozen ones do not have. What is
-    computed twice (checkpointed activations) counts once, what is kept of frozen layers counts as if it were computed,
-    and attention to other tokens not at all (PaLM, arXiv:2204.02311, appendix B, has it on top): for long rows the true
-    share is higher.
+    computed twice (checkpointed activations) counts once, and attention to other tokens not at all (PaLM,
+    arXiv:2204.02311, appendix B, has it on top): for long rows the true share is higher.
     """
 
     def __init__(self, model: Any, device: torch.device) -> None:

@@ -43,12 +43,9 @@ from agent_gym.trainers.noise import quiet, silence
 from agent_gym.trainers.shortcuts import (
     can_share,
     check_packing,
-    fits,
     needs_own_head,
-    once,
     reading_only,
     settle_router,
-    skippable_layers,
 )
 from agent_gym.trainers.trl_base import GRPOTrainer
 
@@ -66,8 +63,6 @@ class Scores(NamedTuple):
     """Load balance of a mixture of experts."""
     values: torch.Tensor | None = None
     """(B, T) the critic's value of the state *after* each token."""
-    below: torch.Tensor | None = None
-    """(B, T, H) hidden states above the frozen layers, of a pass without gradient."""
 
 
 class RowTrainer(WholeCheckpoints, GRPOTrainer):
@@ -93,7 +88,6 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         self.own_head = False  # whether logprobs come from the model's own forward pass (shortcuts.py)
         self._noisy = False  # whether the model has noise in training mode that no setting removes (noise.py)
         self._agreement = Agreement(self)
-        self.frozen: list[Any] = []  # layers that the updates on a rollout need not run again (shortcuts.py)
         self._micro_step = 0  # within the optimizer step
         self._share = 1.0  # of the minibatch's tokens in the present piece
         self._means = RunningMeans()
@@ -167,9 +161,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         critic = self.has_critic if critic is None else critic
         head = {"use_cache": False} if self.own_head else {"shift_labels": labels[None], "fused_lm_head": True}
         inputs = {**layout.inputs, **head, **({"critic": True} if critic else {}), **kwargs}
-        lines = layout.inputs["input_ids"].shape
-        frozen = once(self.frozen, batch.get("below"), layout.place, lines) if self.frozen else contextlib.nullcontext()
-        with self.accelerator.autocast(), reading_only(self.accelerator.unwrap_model(model), targets), frozen as states:
+        with self.accelerator.autocast(), reading_only(self.accelerator.unwrap_model(model), targets):
             output = model(**inputs)
         output, values = output if critic else (output, None)
         if self.own_head:
@@ -181,10 +173,9 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
             return None if numbers is None else numbers.new_zeros(mask.shape).masked_scatter(mask, numbers[0, same])
 
         values = None if values is None else values.flatten()[layout.place]
-        below = states[0].flatten(0, 1)[layout.place] if states else None
         aux_loss = getattr(output, "aux_loss", None)
         aux_loss = aux_loss if isinstance(aux_loss, torch.Tensor) else None  # 0 where no router was recorded
-        return Scores(in_rows(logps), in_rows(entropy), aux_loss, values, below)
+        return Scores(in_rows(logps), in_rows(entropy), aux_loss, values)
 
     def _layout(self, batch: Batch) -> Layout:
         if self.args.packing:
@@ -198,12 +189,10 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         """Run `_forward` over all rows without gradient, in micro-batches, for what the updates need."""
         columns: dict[str, torch.Tensor] = {}
         self._quiet()
-        keeps = bool(self.frozen) and fits(batch["input_ids"], self.model)
         with torch.no_grad():
             for index in self._pieces(batch):
                 scores = self._forward(model, take(batch, index), **kwargs)
-                parts = {"logps": scores.logps, "values": scores.values, "below": scores.below if keeps else None}
-                for name, part in parts.items():
+                for name, part in {"logps": scores.logps, "values": scores.values}.items():
                     if part is not None:
                         rows = columns.setdefault(name, part.new_zeros(*batch["input_ids"].shape, *part.shape[2:]))
                         rows[index, : part.size(1)] = part
@@ -216,9 +205,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
     def _score_rows(self, batch: Batch) -> None:
         if self._scores_first:
-            scores = self._score(self.model, batch)
-            self._take_scores(batch, scores)
-            batch |= {} if scores.below is None else {"below": scores.below}
+            self._take_scores(batch, self._score(self.model, batch))
         if self.beta != 0.0 and self.ref_model is not None:
             batch["ref_logps"] = self._score(self.ref_model, batch, critic=False).logps
         elif self.beta != 0.0:
@@ -331,7 +318,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
             self.own_head = needs_own_head(self)
             self._noisy = silence(self)
             settle_router(self)
-            self.shares_openings, self.frozen = can_share(self), skippable_layers(self)
+            self.shares_openings = can_share(self)
             if self.args.packing:
                 check_packing(self)
         if self._position % self._uses == 0 or self._generated_in != self._rollout_number:
@@ -346,15 +333,14 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         return self._buffered_inputs[self._position % chunks]
 
     def _minibatches(self, count: int, seed: int) -> list[torch.Tensor]:
-        """Divide the rows, or the episodes with all of their rows, into minibatches at random.
+        """Divide the rows into minibatches at random.
 
         All processes get minibatches of the same number of rows, since they must run equally many passes.
         """
         owner = self._generated["episode_of"].cpu()
-        unit = owner if self.args.minibatch_by == "episodes" else torch.where(owner < 0, -1, torch.arange(len(owner)))
-        units = unit[unit >= 0].unique()
-        order = units[torch.randperm(len(units), generator=torch.Generator().manual_seed(seed))]
-        minibatches = [torch.isin(unit, part).nonzero().view(-1) for part in order.tensor_split(count)]
+        rows = (owner >= 0).nonzero().view(-1)
+        order = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))]
+        minibatches = [part.sort().values for part in order.tensor_split(count)]
         dummy = len(owner) - 1
         if self.args.micro_batch_tokens is not None:  # then `_pieces` sees to it, and needs a dummy
             return [pad(index, (0, 1), value=dummy) for index in minibatches]

@@ -44,8 +44,8 @@ def aside_name() -> str:
     return f"{ASIDE}/{platform.node() or 'host'}-{os.getpid()}"
 
 
-def clear_aside(folder: Path, own: str) -> None:
-    """Remove what this process has left unfinished, and processes of this machine that have ended."""
+def clear_aside(folder: Path, own: str = "") -> None:
+    """Remove what processes of this machine that have ended have left unfinished, and what is in this one's own."""
     mine, host = folder / own, f"{platform.node() or 'host'}-"
     for left in folder.glob(f"{ASIDE}/*"):
         number = left.name.removeprefix(host)

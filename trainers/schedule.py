@@ -56,7 +56,7 @@ class RolloutScheduler:
 
     def __init__(self, trainer: AgentGRPOTrainer, policy: Policy | None = None) -> None:
         self.trainer, self.policy = trainer, policy
-        self._budget, self._curriculum = trainer.args.budget, trainer.args.curriculum
+        self._budget = trainer.args.budget
         self._tokens = trainer._rollout_tokens  # of episodes without roles
         self._judged = Counter[str]()  # what judging had cost at the last rollout
         self.begin()
@@ -155,17 +155,12 @@ class RolloutScheduler:
         return Stream(self.runner, background=self.trainer.args.layout == "server")
 
     def hand_over(self) -> None:
-        """Hand the current weights to the engine, and set the limits of the episodes to come."""
+        """Hand the current weights to the engine."""
         started, trainer, runner = time.perf_counter(), self.trainer, self.runner
         with self.stream.paused():
             if self.stream.background:  # other processes may sample from the same servers
                 trainer.accelerator.wait_for_everyone()
-            runner.budget, runner.version = self._budget, trainer.state.global_step
-            if self._curriculum is not None and trainer.model.training:
-                turns = self._curriculum.turns(trainer.state.global_step)
-                trainer.record({"rollout/max_turns": turns})
-                most = min(turns, self._budget.max_turns or turns)
-                runner.budget = dataclasses.replace(self._budget, max_turns=most)
+            runner.version = trainer.state.global_step
             if isinstance(runner.policy, Engine):
                 runner.policy.wake()
                 # Every time, even twice in a step: the step does not identify the weights (a second `train()`, the best

@@ -1,4 +1,4 @@
-"""Which groups of episodes are trained on, and how long they may be.
+"""Which groups of episodes are trained on.
 
 A group whose members all earned the same teaches nothing. RAGEN ranks the groups of a rollout by the spread of their
 returns and trains on the top (`keep_groups`); RAGEN-2 trains on the top that holds a share of all variance
@@ -15,11 +15,8 @@ import itertools
 import math
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-
-from agent_gym.errors import ConfigError
 
 Returns = Mapping[int, Sequence[float]]
 """By number of the group: the total reward of each of its scored episodes, in any order."""
@@ -90,38 +87,3 @@ def fresh_tasks(pool: Sequence[int], taken: Collection[int], count: int, seed: i
     """Draw up to `count` distinct tasks of the pool that are not in `taken`; the same seed gives the same draw."""
     known, order = set(taken), np.random.default_rng(seed).permutation(len(pool)).tolist()
     return [pool[i] for i in order if pool[i] not in known][:count]
-
-
-@dataclass(frozen=True, slots=True)
-class TurnCurriculum:
-    """A turn budget that grows while training: ScalingInter (AgentGym-RL, arXiv:2509.08755).
-
-    `stages` holds the optimizer step at which each begins, the first at 0, and its turns.
-    """
-
-    stages: tuple[tuple[int, int], ...]
-
-    @classmethod
-    def parse(cls, text: str) -> TurnCurriculum:
-        """Read the text form, for example "0:2,100:4,200:8": 2 turns from step 0 on, 4 from step 100 on, and so on.
-
-        Raises `ConfigError` for another form, steps or turns that do not grow, a first step other than 0, or no turns.
-        """
-        name = f"the turn curriculum is {text!r}"
-        try:
-            stages = [(int(step), int(turns)) for step, turns in (stage.split(":") for stage in text.split(","))]
-        except ValueError as error:
-            raise ConfigError(f"{name}; it must be step:turns pairs like '0:2,100:4,200:8'") from error
-        if stages[0][0] != 0:
-            raise ConfigError(f"{name}; its first step must be 0 and not {stages[0][0]}, or that stage has no budget")
-        if stages[0][1] < 1:
-            raise ConfigError(f"{name}; an episode needs at least 1 turn, not {stages[0][1]}")
-        for stage, following in itertools.pairwise(stages):
-            for what, before, after in zip(("steps", "turns"), stage, following, strict=True):
-                if after <= before:
-                    raise ConfigError(f"{name}; its {what} must grow, but {after} follows {before}")
-        return cls(tuple(stages))
-
-    def turns(self, step: int) -> int:
-        """Return the turn budget at an optimizer step, counted from 0."""
-        return max(turns for start, turns in self.stages if start <= step)

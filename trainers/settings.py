@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from agent_gym.errors import ConfigError, one_of
 
@@ -30,6 +31,14 @@ GROUPS = {
 
 HINTS = ("gold", "plan")
 """What may stand in braces in `teacher_hint`."""
+
+REMOVED = {
+    "gigpo_step_weight": "GiGPO adds the step advantage with weight 1, as the paper does: leave it out",
+    "weights_folder": "weights_transfer='files' writes into output_dir where a server is on another machine",
+    "minibatch_by": "the rows of a rollout are divided at random, whose gradient is the same on average",
+    "turn_curriculum": "set max_turns, and raise it from run to run with --resume_from_checkpoint",
+}
+"""Settings that earlier versions had, each with its replacement."""
 
 EstimatorName = Literal[
     "grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "gigpo", "rae", "reinforce",
@@ -100,9 +109,20 @@ def check_types(settings: Any) -> None:
             raise ConfigError(f"{one.name} is {value!r}; it must be {words}")
 
 
+def check_removed(names: Iterable[str]) -> None:
+    """Raise `ConfigError` if one of the names is a setting that was removed."""
+    for name in names:
+        if name in REMOVED:
+            raise ConfigError(f"the setting {name} was removed: {REMOVED[name]}")
+
+
 @dataclass
 class AgentSettings:
     """What `AgentGRPOConfig` adds to `trl.GRPOConfig`. Each field is declared by its group in `GROUPS`."""
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        check_removed(given)  # before the generated `__init__` calls them unexpected
+        return super().__new__(cls)
 
     max_turns: int | None = _episodes(None, "Turns of an episode, besides the environment's own limit.")
     max_turn_tokens: int = _episodes(512, "Tokens the policy may sample in one turn.")
@@ -111,9 +131,6 @@ class AgentSettings:
     context: str = _episodes(
         "append",
         "What the model sees of earlier turns: append, window:N, budget:TOKENS, summarize:TOKENS, rebuild or template.",
-    )
-    turn_curriculum: str | None = _episodes(
-        None, "ScalingInter: turns allowed from a step on, for example 0:2,100:4,200:8."
     )
     use_vllm: bool | None = _sampling(
         None,
@@ -132,11 +149,8 @@ class AgentSettings:
     )
     weights_transfer: Literal["auto", "files", "broadcast"] = _sampling(
         "auto",
-        "With layout server: how weights get there: files, broadcast (NCCL between GPUs, gloo elsewhere) or auto, "
-        "which broadcasts between GPUs that reach each other.",
-    )
-    weights_folder: str | None = _sampling(
-        None, "With layout server: a folder for weights that the servers see, too; by default /dev/shm."
+        "With layout server: how weights get there: broadcast (NCCL between GPUs, gloo elsewhere), files (in memory; "
+        "for servers of other machines in output_dir) or auto, which broadcasts between GPUs that reach each other.",
     )
     max_staleness: int = _sampling(
         0,
@@ -173,7 +187,6 @@ class AgentSettings:
     lam: float = _credit(1.0, "Lambda of the GAE over tokens.")
     step_gamma: float = _credit(1.0, "Discount per step, also of process rewards.")
     step_lam: float = _credit(1.0, "Lambda of the GAE over steps.")
-    gigpo_step_weight: float = _credit(1.0, "Weight of GiGPO's step advantage.")
     whiten_advantages: bool = _credit(
         True, "Centre and scale advantages over the batch, in the estimators that do so by definition."
     )
@@ -239,9 +252,6 @@ class AgentSettings:
         "Put the rows of a pass behind each other in one sequence, without padding, for attention that keeps them "
         "apart by position_ids (flash attention).",
     )
-    minibatch_by: Literal["rows", "episodes"] = _loss(
-        "rows", "What the minibatches of a rollout divide; with episodes, all rows of one are in one update."
-    )
     eval_temperature: float = _evaluation(0.0, "Sampling temperature of evaluation; 0 is greedy decoding.")
     num_generations_eval: int | None = _evaluation(1, "Attempts per task in evaluation.", 1)
     trajectories_per_step: int = _evaluation(
@@ -292,8 +302,6 @@ class AgentSettings:
             raise ConfigError(
                 f"engine_process is {self.engine_process}, and layout 'server' has engines elsewhere: leave it out"
             )
-        if self.weights_transfer == "broadcast" and self.weights_folder:
-            raise ConfigError("weights_folder is for weights_transfer='files'; a broadcast needs none")
 
     def _check_teacher(self) -> None:
         """Find settings of a teacher without one, and hints with places that nothing fills."""

@@ -3,13 +3,7 @@
     logits that no loss reads    `reading_only`, for any model
     the openings of rows again   `batch.shared`, if `can_share`
     padding                      `batch.packed`, after `check_packing`
-    frozen layers again          `once`, of `skippable_layers`
     the logits, all at once      TRL's fused output layer, unless `needs_own_head`
-
-What the layers below the first trained one compute is the same in each pass over a rollout. The pass that scores the
-rows before the first update catches the hidden states above these layers, and the updates begin there. With 18 of 30
-layers frozen and four updates on a rollout this leaves 0.71 of the work of the layers. The states of a rollout take 4
-bytes for each number, so that a rollout with too many of them keeps none.
 
 A model that carries something from token to token which no mask holds back (the state of a state-space layer, a
 convolution, positions that it counts by itself) can neither pack rows nor share openings. Names of models do not tell;
@@ -19,9 +13,8 @@ two passes over random tokens do.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -30,10 +23,8 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
 from agent_gym.errors import ConfigError
-from agent_gym.trainers.batch import BY_ROWS, RowImages, tokens_of
+from agent_gym.trainers.batch import BY_ROWS, RowImages
 
-_MOST = 2**28
-"""Numbers that are kept of a rollout: 1 GiB of float32."""
 _LONG, _SHORT = 48, 16
 _GAIN = 16.0
 _FAILURES = (TypeError, ValueError, AttributeError, LookupError, NotImplementedError, RuntimeError)
@@ -73,46 +64,6 @@ def reading_only(model: Any, places: torch.Tensor) -> Iterator[None]:
         yield
     finally:
         hook.remove()
-
-
-def fits(ids: torch.Tensor, model: Any) -> bool:
-    """Whether the hidden states of rows (B, T) are few enough to be kept."""
-    return ids.numel() * model.config.get_text_config().hidden_size <= _MOST
-
-
-@contextlib.contextmanager
-def caught(layers: Sequence[Any]) -> Iterator[list[torch.Tensor]]:
-    """Yield a list that a forward pass appends the states (L, N, H) above the layers to."""
-    states: list[torch.Tensor] = []
-    hook = layers[-1].register_forward_hook(lambda _module, _inputs, output: states.append(output))
-    try:
-        yield states
-    finally:
-        hook.remove()
-
-
-@contextlib.contextmanager
-def given(layers: Sequence[Any], states: torch.Tensor) -> Iterator[None]:
-    """Let a forward pass have these states (L, N, H) above the layers instead of computing them."""
-    for layer in layers:
-        layer.forward = lambda *_args, **_kwargs: states
-    try:
-        yield
-    finally:
-        for layer in layers:
-            del layer.forward
-
-
-def once(
-    layers: Sequence[Any], kept: torch.Tensor | None, place: torch.Tensor, lines: torch.Size
-) -> contextlib.AbstractContextManager[list[torch.Tensor] | None]:
-    """Let a forward pass over rows at these places (B, T) of the lines (L, N) begin with the states that were kept.
-
-    Without any, (B, T, H), the pass computes all, and where it has no gradient, its states are in the list.
-    """
-    if kept is not None:
-        return given(layers, kept.flatten(0, 1)[tokens_of(place, lines.numel())].view(*lines, -1))
-    return contextlib.nullcontext() if torch.is_grad_enabled() else caught(layers)
 
 
 def check_packing(trainer: Any) -> None:
@@ -246,26 +197,6 @@ def _readers(trainer: Any) -> list[Any]:
     return [model for model in (trainer.model_wrapped, trainer.teacher_model) if model is not None]
 
 
-def skippable_layers(trainer: Any) -> list[Any]:
-    """Return the first layers of a `RowTrainer`'s model without a trained weight, if a pass may begin above them."""
-    model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
-    base = unadapted(model)
-    layers = list(itertools.takewhile(lambda layer: not _trained(layer), getattr(base.base_model, "layers", ())))
-    # Where weights are in shares, all layers of all processes are gathered in one order, which stays as it is.
-    stays = trainer.vision is not None or trainer.sharded or trainer.args.sft_coef  # demonstrations are not scored
-    if not layers or _trained(base.get_input_embeddings()) or stays:
-        return []
-    rows, lengths = random_rows(trainer, 2)
-    try:
-        with caught(layers) as states:
-            whole = random_scores(trainer, trainer.model_wrapped, rows, lengths)
-        with given(layers, states[0]):
-            upper = random_scores(trainer, trainer.model_wrapped, rows, lengths)
-    except _FAILURES:
-        return []
-    return layers if torch.equal(whole, upper) else []
-
-
 def _attend_by_rows(*models: Any) -> None:
     """Set the attention of models, and of a critic in them."""
     for part in (part for model in models if model is not None for part in model.modules()):
@@ -289,10 +220,6 @@ def reading(model: Any, *, training: bool = False) -> Iterator[None]:
         for module in model.modules():
             if isinstance(module, FSDPModule):  # it may keep weights together for a backward pass: none follows here
                 module.reshard()
-
-
-def _trained(module: Any) -> bool:
-    return any(weight.requires_grad for weight in module.parameters())
 
 
 def tolerance(trainer: Any, model: Any, half: float) -> float:

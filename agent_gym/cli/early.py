@@ -24,7 +24,7 @@ from agent_gym.installed import install_command
 from agent_gym.models import check_model
 from agent_gym.registry import check_env_id
 from agent_gym.trainers.run_lock import refuse_running
-from agent_gym.trainers.settings import AgentSettings, CriticSettings
+from agent_gym.trainers.settings import AgentSettings, CriticSettings, check_removed
 
 _SOURCES = {
     "trl": ("trainer/grpo_config.py", "trainer/sft_config.py", "trainer/base_config.py", "trainer/model_config.py"),
@@ -70,6 +70,7 @@ def read_command(command: str, argv: Sequence[str]) -> dict[str, Any]:
     preset, path, arguments = split_command(argv)
     content = {} if path is None else read_yaml(path)
     words = dict(_words(arguments))
+    check_removed((*content, *words))
     known = _known_flags(command)
     for name in words if known else ():
         if name not in known:

@@ -116,7 +116,7 @@ def _small_tokenizer(images: bool) -> Any:
     They hold the words of their worlds. It has two to three characters a token there, and fewer in other texts.
     """
     require("transformers", "train")
-    from agent_gym.examples.tiny import make_tiny_processor, make_tiny_tokenizer
+    from agent_gym.speedrun.tiny import make_tiny_processor, make_tiny_tokenizer
 
     (folder,) = import_module("agent_gym.envs").__path__
     texts = [file.read_text(encoding="utf-8") for file in sorted(Path(folder).rglob("*.py"))]

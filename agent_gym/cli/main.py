@@ -7,6 +7,7 @@ is gone.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -17,7 +18,7 @@ from importlib import import_module
 
 from agent_gym import __version__
 from agent_gym.cli.parser import nearest, one_line
-from agent_gym.errors import AgentGymError, ConfigError
+from agent_gym.errors import DISK_FULL, AgentGymError, ConfigError
 from agent_gym.public import public_text
 from agent_gym.untrusted import harmless
 
@@ -61,6 +62,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return guarded(lambda: _run(sys.argv[1:] if argv is None else argv))
 
 
+_CURES = {
+    **dict.fromkeys(DISK_FULL, "make room"),
+    errno.EIO: "the disk may be damaged, or its server lost",
+    errno.EROFS: "name another place",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the machine's limit of open files (fs.file-max)",
+    errno.ENOMEM: "give less work at once, or a machine or a limit with more memory",
+    errno.EAGAIN: "raise the limit of processes and threads (ulimit -u)",
+}
+
+_NO_MEMORY = ("DefaultCPUAllocator: ", "std::bad_alloc")  # of torch and of other compiled code, as RuntimeError
+
+
 def guarded(run: Callable[[], int]) -> int:
     """Call `run` and map the errors that we raise on purpose to a line on stderr and an exit code.
 
@@ -85,10 +99,27 @@ def guarded(run: Callable[[], int]) -> int:
         print("agent-gym: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        if not _was_interrupted(error):
-            raise
-        print("agent-gym: interrupted", file=sys.stderr)
-        return 130
+        if _was_interrupted(error):
+            print("agent-gym: interrupted", file=sys.stderr)
+            return 130
+        if reason := _of_the_machine(error):
+            print(f"agent-gym: {harmless(public_text(reason))}", file=sys.stderr)
+            return 1
+        raise
+
+
+def _of_the_machine(error: Exception) -> str:
+    """Return the line for a machine that has run out of something, wherever that was noticed; else an empty text."""
+    text = str(error)
+    if isinstance(error, MemoryError) or any(sign in text for sign in _NO_MEMORY):
+        about = f" ({one_line(error)})" if text else ""
+        return f"no memory is left{about}; {_CURES[errno.ENOMEM]}"
+    if isinstance(error, RuntimeError) and "can't start new thread" in text:
+        return f"{text}; {_CURES[errno.EAGAIN]}"
+    if not isinstance(error, OSError) or error.errno not in _CURES:
+        return ""
+    where = f" at {error.filename}" if isinstance(error.filename, str) else ""
+    return f"{error.strerror}{where}; {_CURES[error.errno]}"
 
 
 def _was_interrupted(error: BaseException | None) -> bool:

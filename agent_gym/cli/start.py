@@ -21,7 +21,7 @@ from agent_gym.installed import install_command
 from agent_gym.registry import check_env_id, entries
 
 _PRESETS = "cpu gpu alfworld bargain bisect hotpotqa maze retool smollm2 support webshop".split()
-"""The names in examples/presets.toml, which are read after the arguments."""
+"""The names in speedrun/presets.toml, which are read after the arguments."""
 _SCRIPTS = {
     "bash": """\
 _agent_gym() {
@@ -131,8 +131,8 @@ def speedrun(argv: Sequence[str]) -> int:
 
     before_imports()
     require("trl", "train")
-    from agent_gym.examples.presets import own_preset
-    from agent_gym.examples.speedrun import run_seeds, run_speedrun
+    from agent_gym.speedrun.presets import own_preset
+    from agent_gym.speedrun.run import run_seeds, run_speedrun
 
     if arguments.env_kwargs and not arguments.env:
         raise ConfigError("speedrun: --env_kwargs belongs to --env; a preset has arguments of its own")

@@ -43,13 +43,13 @@ from agent_gym.cli.parser import as_text, nearest, one_line, read_settings, read
 from agent_gym.errors import ConfigError, one_of
 from agent_gym.evaluate import make_specs
 from agent_gym.evaluate.cards import Meter
-from agent_gym.examples.dashboard import reporters, watch
-from agent_gym.examples.tiny import make_tiny_model, make_tiny_vision_model
 from agent_gym.installed import install_command
 from agent_gym.judges import Judge
 from agent_gym.models import check_model
 from agent_gym.rollout import Episode
 from agent_gym.rollout.env_threads import shows_images
+from agent_gym.speedrun.dashboard import reporters, watch
+from agent_gym.speedrun.tiny import make_tiny_model, make_tiny_vision_model
 from agent_gym.trainers.checkpoints import refuse_used, resume_point, way_on
 from agent_gym.trainers.common import check_sft
 from agent_gym.trainers.config import FIXED, AgentGRPOConfig, AgentPPOConfig

@@ -156,7 +156,7 @@ def figure(argv: Sequence[str]) -> int:
     parser.flag("folder FOLDER", "what `agent-gym speedrun --seeds 0,1,2 --output_dir FOLDER` has left")
     parser.flag("--output FILE.png", "the picture, and beside it the same as .svg; default: FOLDER/figure.png")
     arguments = parser.parse(argv)
-    from agent_gym.examples.figure import draw_figure
+    from agent_gym.speedrun.figure import draw_figure
 
     found, files = draw_figure(arguments.folder, arguments.output)
     seeds = ", ".join(map(str, found["seeds"]))

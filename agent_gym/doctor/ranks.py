@@ -62,7 +62,7 @@ def model_folder(setting: Setting, shape: ModelShape) -> str:
     """Write a random model of this shape, with a tokenizer, unless that was done before; return its folder."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from agent_gym.examples.tiny import make_tiny_tokenizer
+    from agent_gym.speedrun.tiny import make_tiny_tokenizer
 
     folder = Path(setting.folder, f"model-{shape.hidden}")
     if not folder.is_dir():

@@ -32,7 +32,7 @@ COLOURS = {"user": ("#eceff1", "#90a4ae"), "agent": ("#a5d6a7", "#2e7d32"), "env
 
 def transcript() -> tuple[list[str], list[Span]]:
     """Play one task by the expert and return the text of each token, and the token spans."""
-    from agent_gym.examples.tiny import demonstration_texts, make_tiny_tokenizer
+    from agent_gym.speedrun.tiny import demonstration_texts, make_tiny_tokenizer
 
     texts = demonstration_texts(ENV_ID, {"system_prompt": ""}, episodes=300)
     renderer = ChatRenderer.of(make_tiny_tokenizer([*texts, *[TASK["question"]] * 300]))

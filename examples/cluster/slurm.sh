@@ -8,9 +8,9 @@ set -euo pipefail
 
 nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd,)
 run=$SLURM_SUBMIT_DIR/run
-mkdir -p "$run/weights"
+mkdir -p "$run"
 
 srun --no-kill agent-gym launch --nodes "$nodes" --serving 1 --servers 4 --restarts 5 \
     grpo AgentR1/HotpotQA-v0 --model_name_or_path Qwen/Qwen2.5-7B-Instruct --output_dir "$run/out" \
-    --max_episode_tokens 8192 --max_staleness 2 --weights_folder "$run/weights" --save_steps 20 \
+    --max_episode_tokens 8192 --max_staleness 2 --weights_transfer files --save_steps 20 \
     --accelerate_config fsdp2 --num_processes 8

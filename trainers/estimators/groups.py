@@ -195,15 +195,15 @@ def remax(experience: Experience, credit: Credit) -> Estimate:
 
 
 def gigpo(experience: Experience, credit: Credit) -> Estimate:
-    """Compare episodes of a task, and steps from a state: A_ik = grpo(R)_i + w grpo(G)_ik (GiGPO, arXiv:2505.10978).
+    """Compare episodes of a task, and steps from a state: A_ik = grpo(R)_i + grpo(G)_ik (GiGPO, arXiv:2505.10978).
 
     G_ik = r_ik + step_gamma G_i,k+1 is what episode i earned from its step k on, process rewards included. It is
     compared over all steps with the same anchor in the same group of episodes, those of one episode included: the step
     that walked into a circle is further from the reward than the one that left it. A state that was met once gives 0,
     so without common states this is GRPO.
 
-    Reads `scale` (the paper has "group" and "none"), `step_gamma` (below 1 it prefers the shorter way; with 1 a circle
-    costs nothing) and `step_weight`, w.
+    Reads `scale` (the paper has "group" and "none") and `step_gamma` (below 1 it prefers the shorter way; with 1 a
+    circle costs nothing).
     """
     anchors, mask = required(experience.anchors, "anchors"), experience.step_mask
     scores = returns_to_go(experience.step_rewards, credit.step_gamma)
@@ -212,7 +212,7 @@ def gigpo(experience: Experience, credit: Credit) -> Estimate:
     sources = None if experience.sources is None else experience.sources[:, None].expand_as(anchors)[mask]
     of_steps = torch.zeros_like(scores).masked_scatter(mask, grpo(scores[mask], states, credit.scale, sources))
     of_episodes = grpo(experience.episode_returns, experience.groups, credit.scale, experience.sources)
-    return with_process_rewards(experience, credit, of_episodes[:, None] + credit.step_weight * of_steps)
+    return with_process_rewards(experience, credit, of_episodes[:, None] + of_steps)
 
 
 def reinforce_pp(experience: Experience, credit: Credit) -> Estimate:

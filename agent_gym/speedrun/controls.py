@@ -27,9 +27,9 @@ from transformers import TrainerCallback
 
 from agent_gym.evaluate import EvalResult, make_specs
 from agent_gym.evaluate.panels import opened_env
-from agent_gym.examples.presets import ATTEMPTS, Controls, Imitation, Preset
-from agent_gym.examples.tables import estimate
 from agent_gym.rollout import Episode, EpisodeSpec, Row, derive_seed
+from agent_gym.speedrun.presets import ATTEMPTS, Controls, Imitation, Preset
+from agent_gym.speedrun.tables import estimate
 
 WARMUP = 0.05
 """Share of a control's seconds in which its rate rises: Adam begins anew."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.errors import ConfigError, require, writing
-from agent_gym.examples.tables import over
+from agent_gym.speedrun.tables import over
 
 POLICY = "#0072b2"
 # By M. Okabe and K. Ito (2008) and P. Tol (2021), for eyes of all kinds; two are darker, so that text is readable.

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate.panels import opened_env
-from agent_gym.examples import text_of
+from agent_gym.speedrun import text_of
 
 ATTEMPTS = 8
 """Of a start at each test task, where a preset has controls: there may be few, and pass@8 is the headroom."""

@@ -11,8 +11,8 @@ from transformers import TrainerCallback
 from trl import SFTConfig
 
 from agent_gym.evaluate import EvalResult, summarize
-from agent_gym.examples.presets import Imitation, Preset
 from agent_gym.rollout import Episode, Row
+from agent_gym.speedrun.presets import Imitation, Preset
 from agent_gym.trainers.sft import expert_episodes, train_sft
 
 QUIET = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1}

@@ -22,13 +22,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate import EvalResult, make_specs, summarize
-from agent_gym.examples.figure import POLICY
-from agent_gym.examples.imitation import QUIET, imitate, imitation_settings
-from agent_gym.examples.presets import TINY_GRPO, Preset, own_preset
-from agent_gym.examples.tiny import make_tiny_model
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.registry import EnvLike, recipe
 from agent_gym.rollout import Runner, to_record
+from agent_gym.speedrun.figure import POLICY
+from agent_gym.speedrun.imitation import QUIET, imitate, imitation_settings
+from agent_gym.speedrun.presets import TINY_GRPO, Preset, own_preset
+from agent_gym.speedrun.tiny import make_tiny_model
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.transcript import kind_of
 from agent_gym.viewer.curve import curve_of

@@ -26,7 +26,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
 from agent_gym.evaluate.panels import opened_env
-from agent_gym.examples import text_of
+from agent_gym.speedrun import text_of
 from agent_gym.testing import play
 
 HEAD = 32  # dimensions of a head

@@ -27,18 +27,18 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, one_of
 from agent_gym.evaluate import EvalResult, make_specs, summarize
 from agent_gym.evaluate.compare import Run
-from agent_gym.examples import tables, text_of
-from agent_gym.examples.controls import Round, StepClock, UntilUsedUp, endless, imitate_itself, prove_start
-from agent_gym.examples.dashboard import StepLines, evaluations, watch
-from agent_gym.examples.figure import draw, over_runs
-from agent_gym.examples.imitation import QUIET, Demonstrations, imitate, imitation_settings
-from agent_gym.examples.presets import ATTEMPTS, PRESETS, Controls, Preset
-from agent_gym.examples.tiny import make_tiny_model, make_tiny_vision_model
 from agent_gym.models import model_source
 from agent_gym.policies.processors import load_encoder, model_class
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.rollout import Episode, EpisodeSpec, Row, Runner, read_trajectories
 from agent_gym.rollout.env_threads import shows_images
+from agent_gym.speedrun import tables, text_of
+from agent_gym.speedrun.controls import Round, StepClock, UntilUsedUp, endless, imitate_itself, prove_start
+from agent_gym.speedrun.dashboard import StepLines, evaluations, watch
+from agent_gym.speedrun.figure import draw, over_runs
+from agent_gym.speedrun.imitation import QUIET, Demonstrations, imitate, imitation_settings
+from agent_gym.speedrun.presets import ATTEMPTS, PRESETS, Controls, Preset
+from agent_gym.speedrun.tiny import make_tiny_model, make_tiny_vision_model
 from agent_gym.trainers.checkpoints import refuse_used
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.engine import build_policy, named_weights
