@@ -188,8 +188,8 @@ def _condense(episodes: Sequence[Episode]) -> EvalResult:
     counts = [len(attempts) for attempts in tasks.values()]
     n, measures = sum(counts), _measures([*prompts.values()], [*tasks.values()]) if tasks else {}
     failures = failure_summary(episodes)
-    facts = {"failures": failures, "prompts": len(prompts)}
-    return EvalResult(n, len(episodes) - n, len(tasks), max(counts, default=0), measures, **facts)
+    most = max(counts, default=0)
+    return EvalResult(n, len(episodes) - n, len(tasks), most, measures, failures=failures, prompts=len(prompts))
 
 
 def report_values(episode: Episode) -> dict[str, float]:

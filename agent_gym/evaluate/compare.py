@@ -131,5 +131,5 @@ def compare(a: Run, b: Run) -> Comparison:
         for name, parts in kinds.items()
     }
     measures = {name: difference(name, range(len(shared))) for name in names}
-    alone = (len(run.tasks) - len(shared) for run in (a, b))
-    return Comparison(len(shared), *alone, measures, categories, len({*prompts}))
+    only_a, only_b = (len(run.tasks) - len(shared) for run in (a, b))
+    return Comparison(len(shared), only_a, only_b, measures, categories, len({*prompts}))
