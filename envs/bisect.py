@@ -7,6 +7,7 @@ episodes. The best next test depends on nothing but the number of commits left.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -59,7 +60,9 @@ class BisectEnv(TextEnv):
     - `size`: the most commits of a task, 16 to 999 (32). A task has more than half as many.
     - `max_turns`: tests at most; by default as many as halving `size` commits takes.
     - `difficulty`: 1 to 5 sets size and max_turns (`LADDER`): from 16 commits in 6 tests to 512 in 9.
-    - `rendering`: "chat" for an answer in a separate message, "inline" for a line in the policy's turn.
+    - `bad_commits`: validation and test have so many tasks of each number of commits, with bad ones drawn once, and
+      train has each task once, shuffled. None (default): all tasks, 24,576 of test where `size` is 512.
+    - `rendering`: "chat" for an answer in a message of its own, "inline" for a line in the policy's turn.
     - everything `TextEnv` takes: split, system_prompt, reward_weights, tokenizer, render_mode.
 
     ## Ids
@@ -91,6 +94,7 @@ class BisectEnv(TextEnv):
         max_turns: int | None = None,
         difficulty: int | None = None,
         rendering: str = "chat",
+        bad_commits: int | None = None,
         **kwargs: Any,
     ) -> None:
         rung = at_difficulty(difficulty, LADDER, size=size, max_turns=max_turns)
@@ -107,7 +111,13 @@ class BisectEnv(TextEnv):
             name: [(n, bad) for n in chosen for bad in range(1, n + 1)]
             for name, chosen in {"train": shown, **held_out}.items()
         }
-        tasks["train"] *= _REPEATS
+        if bad_commits is None:
+            tasks["train"] *= _REPEATS
+        else:
+            few, rng = whole_number("bad_commits", bad_commits, 1, size // 2), random.Random(f"bisect/{size}")
+            rng.shuffle(tasks["train"])  # so that the first of them are not all of one number of commits
+            for name, chosen in held_out.items():
+                tasks[name] = [(n, bad) for n in chosen for bad in sorted(rng.sample(range(1, n + 1), few))]
         turns = (size - 1).bit_length() if max_turns is None else max_turns
         super().__init__(tasks, max_turns=turns, **kwargs)
         self._left, self._bad = 0, 0
@@ -139,8 +149,14 @@ class BisectEnv(TextEnv):
         return Reply(f"{word}: {self._left} left{self._end}", terms={"found": 0.0, "halving": halving})
 
     def expert_action(self, style: str = "default") -> str:
-        """Halve the range; with "newest" suspect the newest commits, and find a third of 17 to 32 in 5 tests."""
-        self.check_style(style, ("default", "newest"))
+        """Halve what is left.
+
+        "newest" suspects the newest commits, and finds a third of 17 to 32 in 5 tests. "anywhere" tests any commit but
+        the newest, and finds a third of 257 to 512 in 9.
+        """
+        self.check_style(style, ("default", "newest", "anywhere"))
+        if style == "anywhere":
+            return f"{int(self.np_random.integers(1, self._left))}{self._end}"
         if style == "default":
             return f"{self._left // 2}{self._end}"
         weights = _OLDER ** np.arange(self._left - 1)

@@ -267,7 +267,7 @@ def test_two_policies_are_compared_task_by_task(played: Path, capsys: pytest.Cap
     assert found["measures"]["episode/success"]["difference"] == -1.0
     assert found["measures"]["episode/success"]["p"] == 2 / 2**8
     assert main(["compare", str(played)]) == 0
-    assert "8 tasks paired, 0 of a alone, 0 of b alone" in capsys.readouterr().out
+    assert "8 tasks paired, 8 distinct prompts, 0 of a alone, 0 of b alone" in capsys.readouterr().out
 
 
 def test_files_are_compared_on_what_they_share(

@@ -75,7 +75,7 @@ def test_every_stage_leaves_what_it_should(tmp_path: Path, capfd: pytest.Capture
     total = seconds.pop("total")
     assert 0.5 * total < sum(seconds.values()) <= total
     assert set(seconds) == {"model", "engine start", "imitation", "evaluation", "GRPO"}
-    assert "split test, seed 1. Success with 95% Wilson intervals." in printed
+    assert "split test, seed 1. Success with 95% Wilson intervals over distinct prompts." in printed
     assert results["results"][3]["success"] == 0.0 and "RL has little to compare" in printed
     # What helps is printed as a program that runs with this environment (here without the run itself).
     lines = printed.split("numbers and frames are examples):\n")[1].split("\n[")[0]
@@ -161,8 +161,9 @@ def test_a_preset_with_controls_shows_its_start_and_trains_both_from_it(
     (tmp_path / "seed_1" / "results.json").write_text(json.dumps(results)[:100])
     assert finished(preset, tmp_path / "seed_1", "auto") is None
     # This miniature is tested on what it is trained on, and says so.
-    assert start["distinct_test_tasks"] == start["test_tasks_in_training"] == 5 and start["training_tasks"] == 40
-    assert "test tasks: 5, of which 5 are distinct; 5 of these are among the 40 tasks of training" in printed
+    assert start["distinct_test_prompts"] == start["test_prompts_in_training"] == 5 and start["training_tasks"] == 40
+    seen = "5 of these are among those of the 40 tasks of training"
+    assert f"test tasks: 5, which are 5 distinct prompts; {seen}" in printed
     pairs = [("GRPO policy", "mixture"), *(("GRPO policy", name) for name in names[3:]), ("more SFT", "mixture")]
     assert list(dict.fromkeys((d["policy"], d["against"]) for d in results["differences"])) == pairs
     assert "GRPO policy minus best-of-2 self-imitation" in printed and "Seconds of training: GRPO" in printed

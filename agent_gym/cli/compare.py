@@ -22,6 +22,7 @@ from agent_gym.evaluate.cards import differences, read_cards, terms
 from agent_gym.evaluate.compare import Run, read_runs, same_kind, with_cards
 from agent_gym.evaluate.compare import compare as compare_runs
 from agent_gym.evaluate.panels import opened_env
+from agent_gym.evaluate.prompts import few_prompts
 from agent_gym.evaluate.report import align, comparison_text, interval, number
 from agent_gym.evaluate.statistics import Measure
 from agent_gym.evaluate.storage import CARDS
@@ -33,10 +34,12 @@ from agent_gym.viewer.page import plain_page
 
 _SHOWN = 10  # differences that `rescore` prints
 Cards = Sequence[Mapping[str, Any]]
-HEADER = ["policy", "success", "95% interval", "failed", "skipped", "read", "sampled", "CPU s", "GPU s", "cost"]
+HEADER = [
+    "policy", "success", "95% interval", "prompts", "failed", "skipped", "read", "sampled", "CPU s", "GPU s", "cost",
+]  # fmt: skip
 _ENDING = (
-    "Only rows of one table are comparable. A bar is the success with its 95% interval over tasks. What failed by a "
-    "fault of the machinery is counted, and in no estimate."
+    "Only rows of one table are comparable. A bar is the success with its 95% interval over distinct prompts. "
+    "What failed by a fault of the machinery is counted, and in no estimate."
 )
 
 
@@ -145,7 +148,9 @@ def _heading(cards: Cards, newest: Mapping[str, int]) -> tuple[Any, ...]:
     shared = ("protocol", "reward weights", "arguments", "turns", "limits", "judge")
     facts = [f"{key}: {json.dumps(common[key])}" for key in shared if common[key] is not None]
     place = panel["env_id"], not name, name, -now
-    return place, f"{panel['env_id']}, {what}", grade, f"{panel['tasks']} tasks, {hashes}", *facts
+    prompts = max((card["counts"].get("prompts", 0) for card in cards), default=0)
+    few = [few_prompts(prompts, panel["tasks"], panel["env_id"])] if prompts else []
+    return place, f"{panel['env_id']}, {what}", grade, f"{panel['tasks']} tasks, {hashes}", *filter(None, few), *facts
 
 
 def _rows(cards: Cards) -> list[tuple[Measure, list[str]]]:
@@ -154,7 +159,8 @@ def _rows(cards: Cards) -> list[tuple[Measure, list[str]]]:
     for card in cards:
         known = card["measures"].get(name)  # None where all episodes failed
         success = Measure(*(known[key] for key in ("value", "low", "high"))) if known else Measure(0.0, 0.0, 1.0)
-        counts = [card["counts"][key] for key in ("failed", "skipped")]
+        # A card of an older version does not say how many prompts it is of.
+        counts = [card["counts"].get(key, "-") for key in ("prompts", "failed", "skipped")]
         spent = [f"{card['tokens'][key]:,}" for key in ("read", "sampled")]
         spent += [f"{card['seconds'][key]:,.1f}" for key in ("cpu", "gpu")]
         cost = "-" if card["cost"] is None else f"{card['cost']:.4g}"

@@ -9,6 +9,7 @@ from agent_gym.cli.parser import Parser, announce, positive, run_kind
 from agent_gym.cli.view import check_new, read_files
 from agent_gym.errors import ConfigError, require, writing
 from agent_gym.evaluate.panels import SIZES, Panel, canonical, look, read_panel, write_panels
+from agent_gym.evaluate.prompts import count_of
 
 
 def export(argv: Sequence[str]) -> int:
@@ -106,7 +107,8 @@ def _export_tasks(argv: Sequence[str]) -> int:
         out.write_text("".join(canonical(row) + "\n" for row in rows), encoding="utf-8")
     panel = Panel.of(out.stem, env_id, kwargs, split, rows)
     panel.write(place)
-    print(f"{len(rows)} tasks, openings {panel.prompts_sha256}, gold answers {panel.golds_sha256}")
+    seen = f"{len(rows)} tasks, {count_of(panel.prompts)}"
+    print(f"{seen}, openings {panel.prompts_sha256}, gold answers {panel.golds_sha256}")
     return 0
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate.panels import Panel, count_tasks, opened_env
+from agent_gym.evaluate.prompts import prompt_of
 from agent_gym.evaluate.statistics import Measure, mean, pass_at_k, share, wilson_interval
 from agent_gym.evaluate.storage import EpisodeFile
 from agent_gym.registry import EnvLike, recipe
@@ -57,7 +58,7 @@ def evaluate(
     from agent_gym.evaluate.cards import play  # which needs the names below
 
     if output is None:
-        return summarize(runner.run(specs, temperature=temperature), panel)
+        return summarize(runner.run(specs, temperature=temperature))
     limits = dataclasses.asdict(runner.budget)
     with closing(EpisodeFile(output, resume=resume)) as file:
         settings, decoding = {"temperature": temperature, **limits}, {"temperature": temperature, "limits": limits}
@@ -131,6 +132,7 @@ class EvalResult:
     # The same for the tasks of one kind: field of `Episode.categories`, its value, the result.
     categories: dict[str, dict[str, EvalResult]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)  # why episodes failed, a line for each kind
+    prompts: int = 0  # how many distinct prompts the tasks are; intervals are over these
 
     @property
     def success(self) -> float:
@@ -158,36 +160,36 @@ class EvalResult:
         return f"{self.success:.1%} [{self.low:.1%}, {self.high:.1%}] of {self.episodes}"
 
 
-def summarize(episodes: Sequence[Episode], panel: Panel | None = None) -> EvalResult:
+def summarize(episodes: Sequence[Episode]) -> EvalResult:
     """Condense finished episodes; failed ones are counted but not averaged.
 
-    With the panel that was played, intervals know of tasks that are there twice: same opening, same gold answer.
+    Intervals are over distinct prompts (prompts.py), and not over tasks, of which several may begin alike.
     """
-    same = {index: (prompt, gold) for index, prompt, gold in panel.tasks if gold} if panel else {}
     kinds: dict[str, dict[str, list[Episode]]] = {}
     for episode in episodes:
         for name, value in episode.categories.items():
             kinds.setdefault(name, {}).setdefault(value, []).append(episode)
-    result = _condense(episodes, same)
+    result = _condense(episodes)
     for name, parts in kinds.items():
-        result.categories[name] = {value: _condense(part, same) for value, part in sorted(parts.items())}
+        result.categories[name] = {value: _condense(part) for value, part in sorted(parts.items())}
     return result
 
 
-def _condense(episodes: Sequence[Episode], same: Mapping[Any, Hashable]) -> EvalResult:
+def _condense(episodes: Sequence[Episode]) -> EvalResult:
     tasks: dict[Hashable, list[Episode]] = {}
-    distinct: dict[Hashable, list[Episode]] = {}
+    prompts: dict[Hashable, list[Episode]] = {}
     for episode in episodes:
         if not episode.failure:
             spec = episode.spec
             # Without an index the seed picks the task.
             key = spec.env_id, spec.split, spec.index, spec.seed
             tasks.setdefault(key, []).append(episode)
-            distinct.setdefault(same.get(spec.index, key), []).append(episode)
+            prompts.setdefault(prompt_of(episode), []).append(episode)
     counts = [len(attempts) for attempts in tasks.values()]
-    n, measures = sum(counts), _measures([*distinct.values()], [*tasks.values()]) if tasks else {}
+    n, measures = sum(counts), _measures([*prompts.values()], [*tasks.values()]) if tasks else {}
     failures = failure_summary(episodes)
-    return EvalResult(n, len(episodes) - n, len(tasks), max(counts, default=0), measures, failures=failures)
+    most = max(counts, default=0)
+    return EvalResult(n, len(episodes) - n, len(tasks), most, measures, failures=failures, prompts=len(prompts))
 
 
 def report_values(episode: Episode) -> dict[str, float]:
@@ -207,9 +209,9 @@ def sum_by_task(
     return sums
 
 
-def _measures(distinct: Sequence[Sequence[Episode]], tasks: Sequence[Sequence[Episode]]) -> dict[str, Measure]:
-    counts = [len(attempts) for attempts in distinct]
-    values, measures = sum_by_task(distinct, report_values), {}
+def _measures(prompts: Sequence[Sequence[Episode]], tasks: Sequence[Sequence[Episode]]) -> dict[str, Measure]:
+    counts = [len(attempts) for attempts in prompts]
+    values, measures = sum_by_task(prompts, report_values), {}
     for name, sums in values.items():
         least = 0.0 if name.startswith(("episode/", "tool/")) else -math.inf  # turns, tokens, calls, seconds
         measures[name] = share(sums, counts, sum(counts)) if name in SHARES else mean(sums, counts, least=least)
@@ -217,8 +219,12 @@ def _measures(distinct: Sequence[Sequence[Episode]], tasks: Sequence[Sequence[Ep
     for k in sorted({1 << i for i in range(1, most.bit_length())} | {most} - {1}):
         # A task with too few attempts, because some failed, does not show the result of k attempts.
         enough = [attempts for attempts in tasks if len(attempts) >= k]
-        solved = [pass_at_k(len(attempts), sum(one.success for one in attempts), k) for attempts in enough]
-        measures[f"pass@{k}"] = share(solved, [1] * len(solved), sum(map(len, enough)))
-    for name, spent in sum_by_task(distinct, call_seconds).items():
+        of_prompts: dict[Hashable, list[float]] = {}
+        for attempts in enough:
+            solved = pass_at_k(len(attempts), sum(one.success for one in attempts), k)
+            of_prompts.setdefault(prompt_of(attempts[0]), []).append(solved)
+        sums, sizes = [sum(some) for some in of_prompts.values()], [len(some) for some in of_prompts.values()]
+        measures[f"pass@{k}"] = share(sums, sizes, sum(map(len, enough)))
+    for name, spent in sum_by_task(prompts, call_seconds).items():
         measures[f"tool/{name}/latency"] = mean(spent, values[f"tool/{name}/calls"], least=0.0)
     return measures

@@ -138,7 +138,7 @@ def conclude(
             `judge` and `judge_spent` (see `Judge`).
     """
     panel = panel or played_panel(episodes)
-    result, spec = summarize(episodes, panel), episodes[0].spec
+    result, spec = summarize(episodes), episodes[0].spec
     # Each turn reads its whole context, whatever a cache of prefixes saves.
     read, sampled = sum(step.start for e in episodes for step in e.steps), sum(e.sampled_tokens for e in episodes)
     truncated = sum(one.truncated for one in episodes if not one.failure)
@@ -153,7 +153,7 @@ def conclude(
         "protocol": protocol,
         "panel": {**vars(panel), "tasks": len(panel.tasks)},
         "harness": {"python": platform.python_version(), **versions(imported=True)},
-        "counts": {**counts, "skipped": asked - len(episodes), "attempts": result.attempts},
+        "counts": {**counts, "skipped": asked - len(episodes), "attempts": result.attempts, "prompts": result.prompts},
         "failures": result.failures,
         "tokens": {"read": read, "sampled": sampled},
         "cost": sum(costs) if costs else None,

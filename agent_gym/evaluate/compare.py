@@ -12,7 +12,8 @@ import gymnasium
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import SHARES, report_values, sum_by_task
 from agent_gym.evaluate.cards import card_key, read_cards
-from agent_gym.evaluate.statistics import Difference, compare_means, compare_shares
+from agent_gym.evaluate.prompts import prompt_of
+from agent_gym.evaluate.statistics import Difference, compare_clustered, compare_means, compare_shares
 from agent_gym.evaluate.storage import CARDS
 from agent_gym.rollout import Episode, from_record
 
@@ -49,6 +50,7 @@ class Comparison:
     only_b: int
     measures: dict[str, Difference]  # by the names of `EvalResult.measures`
     categories: dict[str, dict[str, tuple[int, Difference]]]  # field, its value: how many tasks, difference in success
+    prompts: int = 0  # how many distinct prompts the paired tasks are, as `a` read them; intervals are over these
 
 
 def read_runs(records: Iterable[Mapping[str, Any]], name: str) -> list[Run]:
@@ -100,6 +102,7 @@ def compare(a: Run, b: Run) -> Comparison:
         if a.questions[task] != b.questions[task]:
             raise ConfigError(f"task {task} of {a.env_id} is not the same in both runs: other data, or another seed")
 
+    prompts = [prompt_of(a.tasks[task][0]) for task in shared]
     means: list[dict[str, list[float]]] = []  # of each run, by measure and then by task
     attempts = [[len(run.tasks[task]) for task in shared] for run in (a, b)]
     for run, counts in zip((a, b), attempts, strict=True):
@@ -109,6 +112,9 @@ def compare(a: Run, b: Run) -> Comparison:
     def difference(name: str, tasks: Iterable[int]) -> Difference:
         places = list(tasks)
         left, right = ([side[name][i] if name in side else 0.0 for i in places] for side in means)
+        drawn = [prompts[i] for i in places]
+        if len({*drawn}) < len(drawn):
+            return compare_clustered(left, right, drawn)
         once = all(counts[i] == 1 for counts in attempts for i in places)
         shares = once and name in SHARES and {*left, *right} <= {0.0, 1.0}  # a world's own em may be a part
         return (compare_shares if shares else compare_means)(left, right)
@@ -125,4 +131,5 @@ def compare(a: Run, b: Run) -> Comparison:
         for name, parts in kinds.items()
     }
     measures = {name: difference(name, range(len(shared))) for name in names}
-    return Comparison(len(shared), len(a.tasks) - len(shared), len(b.tasks) - len(shared), measures, categories)
+    only_a, only_b = (len(run.tasks) - len(shared) for run in (a, b))
+    return Comparison(len(shared), only_a, only_b, measures, categories, len({*prompts}))

@@ -69,6 +69,11 @@ class Panel:
         tasks = tuple((index, prompt[:16], gold[:16]) for index, prompt, gold in found)
         return cls(name, env_id, without_folders(env_kwargs), split, 1, prompts, golds, tasks)
 
+    @property
+    def prompts(self) -> int:
+        """How many distinct prompts the tasks are."""
+        return len({prompt for _, prompt, _ in self.tasks})
+
     def check(self, env_kwargs: Mapping[str, Any]) -> None:
         """Raise `ConfigError`, which names the tasks that differ, unless the environment gives these bytes here."""
         rows = look(self.env_id, env_kwargs, self.split, [index for index, *_ in self.tasks])

@@ -8,6 +8,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from agent_gym.evaluate import SHARES, EvalResult
 from agent_gym.evaluate.cards import differences
 from agent_gym.evaluate.compare import Comparison, Run
+from agent_gym.evaluate.prompts import count_of, few_prompts
 from agent_gym.evaluate.statistics import Difference, Measure
 from agent_gym.rollout import failure_summary
 
@@ -34,14 +35,16 @@ def table(results: Results, metrics: Sequence[str] = ()) -> str:
     for policy in dict.fromkeys(policy for policy, _ in results):
         cells = [with_interval(name, measures.get((policy, env_id), {}).get(name)) for env_id, name in columns]
         rows.append([policy, *cells])
-    return align(rows)
+    warnings = dict.fromkeys(few_prompts(found.prompts, found.tasks, _short(e)) for (_, e), found in results.items())
+    return "\n".join([align(rows), *filter(None, warnings)])
 
 
 def details(policy: str, env_id: str, result: EvalResult) -> str:
     """Return every measure of one result, and its success by kind of task."""
     attempts = f", {result.attempts} attempts each" if result.attempts > 1 else ""
     failed = f", {result.failed} failed episodes left out" if result.failed else ""
-    lines = [f"{env_id}, {policy}: {result.tasks} tasks{attempts}{failed}", *(f"  {line}" for line in result.failures)]
+    played = f"{result.tasks} tasks, {count_of(result.prompts)}{attempts}{failed}"
+    lines = [f"{env_id}, {policy}: {played}", *(f"  {line}" for line in result.failures)]
     rows = [["measure", "estimate", "95% interval"]]
     for name in sorted(result.measures, key=_rank):
         measure = result.measures[name]
@@ -112,7 +115,8 @@ def comparison_text(a: Run, b: Run, found: Comparison) -> str:
 
     where = a.env_id if a.env_id == b.env_id else f"{a.env_id} and {b.env_id}"
     alone = f"{found.only_a} of a alone, {found.only_b} of b alone"
-    lines = [f"a: {a.policy}", f"b: {b.policy}", f"{where}: {found.paired} tasks paired, {alone}"]
+    paired = f"{found.paired} tasks paired, {count_of(found.prompts)}"
+    lines = [f"a: {a.policy}", f"b: {b.policy}", f"{where}: {paired}, {alone}"]
     lines[:0] = [f"NOT COMPARABLE: {reason}" for reason in differences(a.card, b.card)]
     lines += [f"no card vouches for {name}" for name, run in (("a", a), ("b", b)) if run.card is None]
     for name, run in (("a", a), ("b", b)):
@@ -122,7 +126,7 @@ def comparison_text(a: Run, b: Run, found: Comparison) -> str:
         lines.append(f"env_kwargs differ: {json.dumps(a.env_kwargs)}, {json.dumps(b.env_kwargs)}")
     rows = [["measure", "a", "b", "b - a", "95% interval", "p", "test"]]
     rows += [[name, *cells(name, difference)] for name, difference in found.measures.items()]
-    lines.append(align(rows))
+    lines += [align(rows), *filter(None, [few_prompts(found.prompts, found.paired, where)])]
     for field, parts in found.categories.items():
         rows = [[field, "tasks", "success of a", "of b", "b - a", "95% interval", "p", "test"]]
         rows += [[value, str(n), *cells("episode/success", d)] for value, (n, d) in parts.items()]

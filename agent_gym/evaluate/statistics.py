@@ -2,10 +2,11 @@
 
 Written by hand: scipy and statsmodels are 80 MB for these few lines, and have no clustered Wilson interval.
 
-Attempts at one task are alike, so tasks are the sample, and not attempts. With G tasks, x_g the sum of a quantity over
-the attempts at task g and n_g their number, the estimate is m = sum(x_g) / sum(n_g), with residuals e_g = x_g - m n_g.
-Its variance is v = sum(e_g^2) / sum(n_g)^2 (the linearised ratio estimator: W. G. Cochran, Sampling Techniques, 1977,
-section 6.5; the same as the clustered standard errors of E. Miller, arXiv:2411.00640, section 2.2).
+Attempts at one task are alike, and so are tasks with one prompt (prompts.py), so prompts are what was drawn, and not
+attempts; a task is a prompt below. With G tasks, x_g the sum of a
+quantity over the attempts at task g and n_g their number, the estimate is m = sum(x_g) / sum(n_g), with residuals
+e_g = x_g - m n_g. Its variance is v = sum(e_g^2) / sum(n_g)^2 (the linearised ratio estimator: W. G. Cochran, Sampling
+Techniques, 1977, section 6.5; the same as the clustered standard errors of E. Miller, arXiv:2411.00640, section 2.2).
 
 - A mean has Student's interval, m +- t sqrt(v G / (G - 1)) with G - 1 degrees of freedom.
 - A share (success, pass@k, truncation) has Wilson's interval at the effective number of attempts, m (1 - m) / v, which
@@ -114,8 +115,8 @@ def share(sums: Sequence[float], counts: Sequence[float], attempts: float) -> Me
         attempts: how many attempts there were in all; they are never worth more.
     """
     value, variance = _estimate(sums, counts)
-    n: float = len(sums)  # if all agree, the spread is unknown: more attempts at a task show nothing new
-    if value not in (0.0, 1.0):
+    n: float = len(sums)  # if all agree, there is no spread to judge by: more attempts at a task show nothing new
+    if value not in (0.0, 1.0) and n > 1:  # nor is there between prompts, where there is one
         n = attempts if variance == 0 else min(value * (1 - value) / variance, attempts)
     return Measure(value, *wilson_interval(value * n, n))
 
@@ -161,6 +162,21 @@ def compare_means(a: Sequence[float], b: Sequence[float]) -> Difference:
     differences = [y - x for x, y in zip(a, b, strict=True)]
     measure = mean(differences, [1] * len(differences))
     p = permutation(differences)
+    return Difference(fmean(a), fmean(b), measure.value, measure.low, measure.high, p, "permutation")
+
+
+def compare_clustered(a: Sequence[float], b: Sequence[float], clusters: Sequence[Any]) -> Difference:
+    """Compare where several tasks are one draw: (n,) of each policy, one per task, and (n,) what each is a draw of.
+
+    The estimate is the mean over tasks; interval and permutation test are over the sums of the d_g of each cluster.
+    """
+    sums: dict[Any, float] = {}
+    counts: dict[Any, int] = {}
+    for x, y, cluster in zip(a, b, clusters, strict=True):
+        sums[cluster] = sums.get(cluster, 0.0) + y - x
+        counts[cluster] = counts.get(cluster, 0) + 1
+    measure = mean([*sums.values()], [*counts.values()])
+    p = permutation([*sums.values()])
     return Difference(fmean(a), fmean(b), measure.value, measure.low, measure.high, p, "permutation")
 
 

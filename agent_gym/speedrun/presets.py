@@ -62,6 +62,12 @@ class Preset:
     test_tasks: int | None = 500
     attempts: int = ATTEMPTS  # at each test task where sampled, if there are controls; the start has `ATTEMPTS`
     needs_gpu: bool = False
+    # Evaluations in a row on the dev tasks, without a rise from one half of them to the other, after which RL ends
+    # (`trainers.patience`); None for an end at `max_steps` alone.
+    patience: int | None = None
+    chosen_on: tuple[int, ...] = ()  # seeds on which settings were chosen: they are in no mean over seeds
+    # Of each side that is compared, the settings that were tried on `chosen_on`; all sides have equally many.
+    trials: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     controls: Controls | None = None  # None for a run without; they need at least one phase of imitation
 
 
@@ -72,12 +78,13 @@ TINY_GRPO: Mapping[str, Any] = _TABLES["tiny_grpo"]
 
 def _presets() -> dict[str, Preset]:
     frames: Mapping[str, list[str]] = json.loads(text_of("frames.json"))
-    numbers = [f"{number:02}" for number in range(100)]
+    ranges = {"00 to 99": [f"{number:02}" for number in range(100)]}
+    ranges["1 to 512"] = [str(number) for number in range(1, 513)]
     for name, preset in _TABLES["presets"].items():
         # TOML has no null.
         preset |= {key: None for key in ("train_tasks", "test_tasks") if preset.get(key) == "all"}
         if name in frames:
-            texts = [text for frame in frames[name] for text in (numbers if frame == "00 to 99" else [frame])]
+            texts = [text for frame in frames[name] for text in ranges.get(frame, [frame])]
             preset["tiny"] = {**preset["tiny"], "frames": texts}
         if not preset.get("needs_gpu"):
             preset["grpo"] = {**TINY_GRPO, **preset.get("grpo", {})}

@@ -27,6 +27,7 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, one_of
 from agent_gym.evaluate import EvalResult, make_specs, summarize
 from agent_gym.evaluate.compare import Run
+from agent_gym.evaluate.prompts import count_of
 from agent_gym.models import model_source
 from agent_gym.policies.processors import load_encoder, model_class
 from agent_gym.policies.transformers import TransformersPolicy
@@ -43,6 +44,7 @@ from agent_gym.trainers.checkpoints import refuse_used
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.engine import build_policy, named_weights
 from agent_gym.trainers.grpo import AgentGRPOTrainer
+from agent_gym.trainers.patience import Patience
 from agent_gym.trainers.run_file import FILE, LOG
 from agent_gym.trainers.sft import train_sft
 from agent_gym.trainers.tasks import task_dataset
@@ -98,7 +100,7 @@ def run_seeds(
         if done := finished(chosen, place, engine):
             print(f"seed {seed} is finished: {place / 'results.json'} (remove it to run the seed again)", flush=True)
         results.append(done or run_speedrun(chosen, seed, place, engine=engine))
-    found = tables.over_seeds(results)
+    found = tables.over_seeds(results, chosen.chosen_on)
     (folder / "seeds.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     picture, vectors = draw(over_runs(results), folder / "figure.png")
     print(f"\n{tables.seeds_table(found)}\n\nnumbers       {folder / 'seeds.json'}")
@@ -269,7 +271,8 @@ class Speedrun:
                 result = summarize(episodes)
                 self.rows.append((name, decoding, result))
                 self.runs[name, decoding] = tables.run_of(name, episodes)
-                played = f"success {result} test tasks, {tables.tool_calls(result.metrics):.2f} tool calls per episode"
+                tests = f"test tasks, {count_of(result.prompts)}"
+                played = f"success {result} {tests}, {tables.tool_calls(result.metrics):.2f} tool calls per episode"
                 self.log(f"{name}, {decoding}: {played}")
 
     def _evaluate_control(self, name: str, model: Any) -> None:
@@ -292,6 +295,7 @@ class Speedrun:
             task_dataset(preset.env_id, preset.env_kwargs, split=split, tasks=count, seed=self.seed)
             for split, count in (("train", preset.train_tasks), (preset.dev_split, preset.dev_tasks))
         )
+        patience = [] if preset.patience is None else [Patience(preset.patience)]
         trainer = AgentGRPOTrainer(
             self.model,
             args=self.args,
@@ -299,12 +303,16 @@ class Speedrun:
             eval_dataset=dev,
             policy=self.policy,
             processing_class=self.tokenizer,
-            callbacks=[StepLines(self.log), clock],
+            callbacks=[StepLines(self.log), clock, *patience],
         )
         title = f"{preset.env_id}: GRPO, {preset.dev_split} tasks, seed {self.seed}"
         with self._timed("GRPO"), watch(trainer, folder=self.folder, title=title, show=True):
             trainer.train()
         self.dev["evaluations"] = evaluations(trainer.state.log_history)
+        for ended in patience:
+            self.dev["flat_at"] = ended.stopped_at  # None where `max_steps` came first
+            end = "max_steps, while the curve rose" if ended.stopped_at is None else "a flat curve on the dev tasks"
+            self.log(f"RL ended after step {trainer.state.global_step}, at {end}")
         trainer.save_model()
         self._evaluate(RL, self.model)
         return clock.seconds
@@ -358,7 +366,8 @@ class Speedrun:
             "engine": self.engine,
             "results": [
                 {"policy": name, "decoding": decoding, "success": r.success, "low": r.low, "high": r.high}
-                | {"episodes": r.episodes, "failed": r.failed, "reward": r.reward, "metrics": r.metrics}
+                | {"prompts": r.prompts, "episodes": r.episodes, "failed": r.failed}
+                | {"reward": r.reward, "metrics": r.metrics}
                 for name, decoding, r in self.rows
             ],
             "dev": self.dev,
@@ -384,7 +393,7 @@ class Speedrun:
 
     def _table(self) -> str:
         title = f"{self.preset.env_id}, split {self.preset.test_split}, seed {self.seed}."
-        parts = [f"\n{title} Success with 95% Wilson intervals."]
+        parts = [f"\n{title} Success with 95% Wilson intervals over distinct prompts."]
         parts.append(tables.policies(self.rows, rewards=self.preset.controls is not None))
         if self.preset.controls:
             used = (f"{name} {seconds:.1f}" for name, seconds in self.more["used_seconds"].items())

@@ -6,12 +6,13 @@ start, the order of the data, the sampling. The interval of one run is of its te
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from agent_gym.evaluate import EvalResult, Measure
 from agent_gym.evaluate.compare import Run, compare
+from agent_gym.evaluate.prompts import few_prompts
 from agent_gym.evaluate.report import align
 from agent_gym.evaluate.statistics import Difference, mean
 from agent_gym.rollout import Episode
@@ -20,7 +21,7 @@ MEASURES = {"success": "episode/success", "reward": "reward"}
 _NO_REWARDS = Difference(0.0, 0.0, 0.0, None, None, 1.0, "permutation")  # `compare` leaves out constant zeros
 
 
-def policies(rows: Iterable[tuple[str, str, EvalResult]], *, rewards: bool) -> str:
+def policies(rows: Sequence[tuple[str, str, EvalResult]], *, rewards: bool) -> str:
     """Return a row per policy and way of decoding: success, calls and turns, and with `rewards` the mean reward."""
     widths = {"policy": 32, "decoding": 8, "success": 24} | ({"reward": 24} if rewards else {})
 
@@ -35,7 +36,9 @@ def policies(rows: Iterable[tuple[str, str, EvalResult]], *, rewards: bool) -> s
             cells.append(estimate("reward", result.measures["reward"]) if result.episodes else "-")
         calls, turns = tool_calls(result.metrics), result.metrics["episode/turns"]
         lines.append(line(cells, f"{calls:5.2f}", f"{turns:5.2f}"))
-    return "\n".join(lines)
+    result = rows[-1][-1]
+    warning = few_prompts(result.prompts, result.tasks, "this table")
+    return "\n".join([*lines, *([warning] if warning else [])])
 
 
 def tool_calls(metrics: Mapping[str, float]) -> float:
@@ -76,11 +79,15 @@ def differences_table(records: Iterable[Mapping[str, Any]]) -> str:
     return align(row if any(one[4] for one in rows[1:]) else row[:4] for row in rows)
 
 
-def over_seeds(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def over_seeds(results: Sequence[Mapping[str, Any]], chosen_on: Collection[int] = ()) -> dict[str, Any]:
     """Condense the `results.json` of several seeds: means with Student's intervals over seeds, and the values.
 
-    The paired difference of a seed is the difference of its run, so that effects of a seed on both policies cancel.
+    The paired difference of a seed is that of its run, so that what a seed does to both policies cancels. Seeds on
+    which settings were chosen are left out, unless all are such seeds, which is then said.
     """
+    fresh = [run for run in results if run["seed"] not in chosen_on]
+    left_out = [run["seed"] for run in results if run["seed"] in chosen_on]
+    results = fresh or results
     first = results[0]
     rows = [
         {"policy": row["policy"], "decoding": row["decoding"]}
@@ -96,6 +103,9 @@ def over_seeds(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "preset": first["preset"],
         "seeds": [run["seed"] for run in results],
+        "chose": left_out,  # seeds on which settings were chosen
+        "publishable": bool(fresh),
+        "prompts": first["results"][-1].get("prompts"),
         "results": rows,
         "differences": paired,
     }
@@ -107,8 +117,19 @@ def seeds_table(found: Mapping[str, Any]) -> str:
     for row in found["results"]:
         measures = [(m, Measure(row[m]["mean"], row[m]["low"], row[m]["high"])) for m in MEASURES]
         rows.append([row["policy"], row["decoding"], *(estimate(name, measure) for name, measure in measures)])
-    parts = [f"{found['preset']}, seeds {', '.join(map(str, found['seeds']))}", align(rows)]
+    parts = [f"{found['preset']}, seeds {', '.join(map(str, found['seeds']))}", align(rows), *remarks(found)]
     return "\n\n".join([*parts, *([differences_table(found["differences"])] if found["differences"] else [])])
+
+
+def remarks(found: Mapping[str, Any]) -> list[str]:
+    """Return what a reader of means over seeds has to know: which seeds chose, and how few prompts there are."""
+    lines = []
+    if chose := ", ".join(map(str, found.get("chose", ()))):
+        left = f"settings were chosen on seeds {chose}, which are left out"
+        lines.append(left if found["publishable"] else f"settings were chosen on these very seeds ({chose}): no result")
+    if found.get("prompts") is not None and (few := few_prompts(found["prompts"], 1, "this table")):
+        lines.append(few.replace("1 tasks are", "its test tasks are"))
+    return lines
 
 
 def over(values: Sequence[float], measure: str = "") -> dict[str, Any]:
