@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agent_gym.errors import ConfigError
+from agent_gym.renamed import renamed
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Protocol:
+class PaperPreset:
     """How a policy plays a task in one paper or repository.
 
     `fixed` are arguments of the environment that define the protocol; no other value may be given for them. `budgets`
@@ -36,7 +37,7 @@ class Protocol:
     about: tuple[str, str] | None = None  # descriptions of the tool and of its argument
 
 
-def takes_protocol(known: Mapping[str, Protocol]) -> Callable[[Init], Init]:
+def takes_protocol(known: Mapping[str, PaperPreset]) -> Callable[[Init], Init]:
     """Decorate the constructor of an environment, so that `protocol="name"` fills in the arguments of the preset.
 
     Raises:
@@ -56,7 +57,7 @@ def takes_protocol(known: Mapping[str, Protocol]) -> Callable[[Init], Init]:
     return decorate
 
 
-def _filled(known: Mapping[str, Protocol], name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _filled(known: Mapping[str, PaperPreset], name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if name not in known:
         raise ConfigError(f"protocol is {name!r}; allowed: {', '.join(known)}, or None")
     fixed = known[name].fixed
@@ -72,3 +73,6 @@ def _filled(known: Mapping[str, Protocol], name: str, given: Mapping[str, Any]) 
 def prompt_file(module_file: str, name: str) -> str:
     """Return the text of the file `name` in the folder of the module `module_file`."""
     return (Path(module_file).parent / name).read_text(encoding="utf-8")
+
+
+__getattr__ = renamed(__name__, {"Protocol": "PaperPreset"})

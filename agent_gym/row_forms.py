@@ -390,7 +390,7 @@ def pairs(value: Any, second: str) -> list[tuple[Any, Any]]:
     return [(first, rest) for first, rest in value]
 
 
-def completed(
+def normalize_columns(
     row: Any,
     survey: Survey | None = None,
     own: Sequence[str] = (),

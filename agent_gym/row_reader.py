@@ -22,7 +22,7 @@ from agent_gym.errors import ConfigError, require
 from agent_gym.row_choices import Survey
 from agent_gym.row_columns import checked_columns, has_columns, listed, names_of, renamed
 from agent_gym.row_files import SUFFIXES, Broken, read_parts, read_with_broken, suffix_of, too_deep
-from agent_gym.row_forms import NeedsSurvey, completed, survey_row, unshown
+from agent_gym.row_forms import NeedsSurvey, normalize_columns, survey_row, unshown
 from agent_gym.row_golds import Fault
 from agent_gym.row_splits import FolderSplits, find_files, split_of, split_word, stem_of
 
@@ -105,13 +105,13 @@ class Rules(NamedTuple):
         """Read a task of an episode: a row that was read before, or one that was handed in; `ConfigError` as `read`."""
         known = isinstance(row, Mapping) and has_columns(row, dict(self.columns))
         read = renamed(row, dict(self.columns)) if known else row
-        read, _ = completed(read, Survey(), self.own, self.fixed, self.judged)
+        read, _ = normalize_columns(read, Survey(), self.own, self.fixed, self.judged)
         if self.check is not None:
             self.check(read)
         return read
 
     def _as_question(self, row: Any, survey: Survey | None, report: Report | None) -> Row:
-        read, reading = completed(row, survey, self.own, self.fixed, self.judged)
+        read, reading = normalize_columns(row, survey, self.own, self.fixed, self.judged)
         if report is not None:
             if reading.added:
                 report.added.update(reading.added)

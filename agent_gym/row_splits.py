@@ -40,7 +40,7 @@ _PROSE = re.compile(r"(readme|licen[cs]e|notice|citation|changelog|makefile|dock
 _LEVELS = 4  # of folders below the one that is given
 
 
-class Found(NamedTuple):
+class FoundFiles(NamedTuple):
     """The files of a folder."""
 
     splits: Mapping[str, Sequence[Path]]  # in the order of their parts
@@ -90,7 +90,7 @@ def stem_of(file: Path) -> str:
     return file.name[: len(file.name) - len(suffix_of(file.name))] if suffix_of(file.name) else file.stem
 
 
-def find_files(folder: Path, config: str | None = None, pass_over: Callable[[Path], bool] | None = None) -> Found:
+def find_files(folder: Path, config: str | None = None, pass_over: Callable[[Path], bool] | None = None) -> FoundFiles:
     """Find the files of rows of a folder, by split, training first.
 
     Args:
@@ -106,7 +106,7 @@ def find_files(folder: Path, config: str | None = None, pass_over: Callable[[Pat
     if config and (folder / config).is_dir():
         folder = folder / config
     if saved := _saved(folder):
-        return Found(saved, (), ())
+        return FoundFiles(saved, (), ())
     levels: list[list[Path]] = []
     named: dict[str, list[Path]] = {}
     others: list[Path] = []
@@ -123,7 +123,7 @@ def find_files(folder: Path, config: str | None = None, pass_over: Callable[[Pat
     if not named:
         named, others = _without_names(levels, folder), []
     order = [*(name for name in SPLIT_NAMES if name in named), *sorted(named.keys() - set(SPLIT_NAMES))]
-    return Found({split: _parts(named[split], split, folder) for split in order}, others, unread)
+    return FoundFiles({split: _parts(named[split], split, folder) for split in order}, others, unread)
 
 
 def _levels(folder: Path, pass_over: Callable[[Path], bool]) -> Iterator[list[Path]]:

@@ -8,7 +8,7 @@ Each round takes one game file, and each side begins it and does the same comman
 random, then the expert's. The sides take turns, game by game, so that a busy machine slows both. What they say is
 compared, and the script stops if it differs. Sides:
 
-    engine      `World`, the native engine alone
+    engine      `AlfworldWorld`, the native engine alone
     env         `AgentR1/ALFWorld-v0` around it, with its calls, transcript and records
     textworld   the original engine with ALFWorld's names, in one process for all games
 
@@ -49,7 +49,7 @@ from agent_gym.envs.alfworld import data as games
 from agent_gym.envs.alfworld.embedded import write_embedded
 from agent_gym.envs.alfworld.expert import Expert
 from agent_gym.envs.alfworld.original import TextWorld
-from agent_gym.envs.alfworld.world import World
+from agent_gym.envs.alfworld.world import AlfworldWorld
 
 ENVS = 256
 RANDOM_STEPS = 20
@@ -139,7 +139,7 @@ class Engine:
         return time.process_time()
 
     def begin(self, file: str) -> str:
-        self.world = World(games.load_game(file))
+        self.world = AlfworldWorld(games.load_game(file))
         return self.world.view.text
 
     def step(self, command: str) -> str:
@@ -248,7 +248,7 @@ def reset_times(names: Sequence[str]) -> list[float]:
 
 def commands_for(file: str, rng: random.Random) -> list[str]:
     """Twenty at random, and then the expert's."""
-    world, commands = World(games.load_game(file)), []
+    world, commands = AlfworldWorld(games.load_game(file)), []
     expert = Expert(world)
     view = world.view
     while not view.won:

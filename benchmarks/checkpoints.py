@@ -73,12 +73,12 @@ def rank(folder: Path, *, quick: bool) -> None:
 
 def task(folder: Path, *, quick: bool) -> tuple[Any, Any]:
     """Return where the run is, and the shape of its model."""
-    from agent_gym.doctor import Setting
+    from agent_gym.doctor import StageSettings
     from agent_gym.doctor.ranks import TINY
     from agent_gym.plan import ModelShape
 
     shape = TINY if quick else ModelShape(512, 2048, 8, 8, 8, 64, 1024, tied=True, qkv_bias=True)
-    return Setting((), str(folder)), shape
+    return StageSettings((), str(folder)), shape
 
 
 def measure(trainer: Any, *, wait: bool) -> tuple[list[float], list[float]]:

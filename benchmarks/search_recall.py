@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import _common
 import numpy as np
 
-from agent_gym.envs.hotpotqa.data import Question, load, paragraphs, read_question
+from agent_gym.envs.hotpotqa.data import HotpotQuestion, load, paragraphs, read_question
 from agent_gym.evaluate import wilson_interval
 from agent_gym.search import Document, Retriever
 from agent_gym.search.bm25 import BM25Retriever
@@ -85,7 +85,7 @@ def engines(documents: Sequence[Document], encoder: str | None) -> Iterator[dict
         yield {"BM25": bm25, "dense": dense, "hybrid": HybridRetriever([bm25, dense])}
 
 
-def measure(engine: Retriever, questions: Sequence[Question]) -> dict[str, Any]:
+def measure(engine: Retriever, questions: Sequence[HotpotQuestion]) -> dict[str, Any]:
     """Search for the questions, and for the titles of their gold paragraphs.
 
     Returns:

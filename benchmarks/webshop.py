@@ -53,7 +53,7 @@ from agent_gym.envs.webshop.env import WebShopEnv
 from agent_gym.envs.webshop.index import IndexBuilder
 from agent_gym.envs.webshop.products import Product
 from agent_gym.envs.webshop.scoring import Nouns, by_rule, tagger, type_reward
-from agent_gym.envs.webshop.session import PER_PAGE, Session, observe
+from agent_gym.envs.webshop.session import PER_PAGE, ShopVisit, observe
 from agent_gym.envs.webshop.store import Shop, open_stored, write_shop
 
 _WORDS = 90  # per product, the mean of what the official index sees of one
@@ -132,7 +132,7 @@ def env_walks(env: WebShopEnv) -> Iterator[None]:
 def session_walks(shop: Shop, goals: Any, mode: str) -> Iterator[None]:
     rng = random.Random(0)
     while True:
-        session = Session(shop, goals[rng.randrange(50)], by_rule)
+        session = ShopVisit(shop, goals[rng.randrange(50)], by_rule)
         for _ in range(15):
             session.act(*action(session, rng))
             # The original's step makes the page and reads off it what can be clicked.
@@ -143,7 +143,7 @@ def session_walks(shop: Shop, goals: Any, mode: str) -> Iterator[None]:
                 break
 
 
-def action(session: Session, rng: random.Random) -> tuple[str, str]:
+def action(session: ShopVisit, rng: random.Random) -> tuple[str, str]:
     if session.page == "index":
         return "search", session.goal["instruction_text"] + (f" {rng.random()}" if rng.random() < 0.1 else "")
     return "click", rng.choice([name for name in session.clickables() if name != "back to search"])

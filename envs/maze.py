@@ -120,7 +120,7 @@ class VisualMazeEnv(TextEnv):
         return {"walls": sorted(map(list, task.walls)), "start": [*task.start], "goal": [*task.goal]}
 
     def begin(self, task: Any) -> Content:
-        if not isinstance(task, Layout):
+        if not isinstance(task, MazeLayout):
             raise ConfigError(f"a task of the maze is a Layout, got {task!r:.200}")
         self._layout, self._cell, self._blind = task, task.start, False
         return parts(f"{self.question}\n", draw(task, task.start, self._pixels))
@@ -155,7 +155,7 @@ class VisualMazeEnv(TextEnv):
         return f"Go {list(MOVES)[int(rng.integers(len(MOVES)))]}."
 
 
-def draw(layout: Layout, cell: Cell, pixels: int) -> Image:
+def draw(layout: MazeLayout, cell: Cell, pixels: int) -> Image:
     """Draw a maze with the policy in a cell: an image of `size * pixels` squared."""
     small = np.full((layout.size, layout.size, 3), FLOOR, np.uint8)
     for wall in layout.walls:
@@ -169,7 +169,7 @@ def draw(layout: Layout, cell: Cell, pixels: int) -> Image:
 
 
 @dataclass(frozen=True)
-class Layout:
+class MazeLayout:
     """A maze of `size` cells along each side, with the cells that cannot be entered."""
 
     size: int
@@ -217,7 +217,7 @@ class Layouts(SplitRows):
             start, goal = (divmod(int(cell), size) for cell in order[:2])
             if abs(start[0] - goal[0]) + abs(start[1] - goal[1]) > longest:
                 continue
-            layout = Layout(size, frozenset(divmod(int(cell), size) for cell in order[2 : 2 + walls]), start, goal)
+            layout = MazeLayout(size, frozenset(divmod(int(cell), size) for cell in order[2 : 2 + walls]), start, goal)
             words = repr((layout.size, sorted(layout.walls), layout.start, layout.goal))
             tenth = hashlib.blake2b(words.encode(), digest_size=4).digest()[0] % 10
             if tenth in _SPLITS[self.split] and 1 <= layout.distances.get(layout.start, 0) <= longest:

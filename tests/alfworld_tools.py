@@ -16,9 +16,9 @@ from typing import Any
 
 from agent_gym.envs.alfworld.data import load_game
 from agent_gym.envs.alfworld.expert import Expert
-from agent_gym.envs.alfworld.game import Game
+from agent_gym.envs.alfworld.game import AlfworldGame
 from agent_gym.envs.alfworld.original import TextWorld
-from agent_gym.envs.alfworld.world import KNIVES, TOOLS, World
+from agent_gym.envs.alfworld.world import KNIVES, TOOLS, AlfworldWorld
 
 TRACES = Path(__file__).parent / "data" / "alfworld_traces.json"
 
@@ -32,8 +32,8 @@ HOSTILE = (
 class Adventure:
     """Commands: some at random, some hostile, chores that random ones hardly ever come to, and the expert's."""
 
-    def __init__(self, game: Game, rng: random.Random, length: int) -> None:
-        self.game, self.world, self.rng = game, World(game), rng
+    def __init__(self, game: AlfworldGame, rng: random.Random, length: int) -> None:
+        self.game, self.world, self.rng = game, AlfworldWorld(game), rng
         self.expert = Expert(self.world)
         self.commands: list[str] = []
         # What no receptacle takes back fills the hand for good, and nothing else can be done after that.
@@ -103,12 +103,12 @@ class Adventure:
             self.do("look", self.expert.reach(other), self.game.put_command(thing, other), "look")
 
 
-def replay(game: Game, commands: list[str], original: TextWorld | None = None) -> list[list[Any]]:
+def replay(game: AlfworldGame, commands: list[str], original: TextWorld | None = None) -> list[list[Any]]:
     """Everything that the native engine answers to commands; `original` has to answer the same.
 
     Of each view the text itself, the admissible commands as a digest, and whether it is won.
     """
-    world = World(game)
+    world = AlfworldWorld(game)
     views = [world.view, *(world.step(command) for command in commands)]
     if original:
         original.check(views[0], game=game.data)
@@ -121,7 +121,7 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def problem_digest(game: Game) -> str:
+def problem_digest(game: AlfworldGame) -> str:
     """Tells one generated game from another of the same name."""
     return digest(game.data["pddl_problem"])
 

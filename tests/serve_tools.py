@@ -16,7 +16,7 @@ from tiny import make_tiny_tokenizer
 from agent_gym.chat import ChatRenderer
 from agent_gym.policies import ScriptedPolicy
 from agent_gym.rollout import EpisodeSpec, make_env
-from agent_gym.serve.conversation import Conversation, Limits
+from agent_gym.serve.conversation import ChatLimits, Conversation
 from agent_gym.serve.page import ChatServer
 from agent_gym.serve.server import bind
 
@@ -40,7 +40,7 @@ def ask(url: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any
 def scripted(
     turns: list[Any] | Callable[[], str],
     env_id: str = "AgentR1/GSM8K-v0",
-    limits: Limits | None = None,
+    limits: ChatLimits | None = None,
     tokenizer: Any = None,
     **env_kwargs: Any,
 ) -> Conversation:
@@ -62,7 +62,7 @@ class Served:
 
     def __init__(self, turns: list[str]) -> None:
         self.turns, self.pause = list(turns), lambda: None
-        conversation = scripted(self._act, limits=Limits(tokens=4096))
+        conversation = scripted(self._act, limits=ChatLimits(tokens=4096))
         self.server = ChatServer(conversation, "a script " + HOSTILE, bind(port=0))
         self.url = self.server.url
 

@@ -20,7 +20,7 @@ from agent_gym.envs.alfworld.env import ALFWorldEnv
 from agent_gym.envs.alfworld.expert import Expert
 from agent_gym.envs.alfworld.game import TASK_TYPES
 from agent_gym.envs.alfworld.original import TextWorld
-from agent_gym.envs.alfworld.world import NOTHING_HAPPENS, World
+from agent_gym.envs.alfworld.world import NOTHING_HAPPENS, AlfworldWorld
 
 needs_original = pytest.mark.skipif(
     find_spec("textworld") is None or find_spec("alfworld") is None, reason="the extra alfworld is not installed"
@@ -80,7 +80,7 @@ def test_a_dead_process_is_a_failure_and_the_next_episode_has_another() -> None:
     original.process.kill()  # type: ignore[union-attr]
     with pytest.raises(EnvFailure, match="TextWorld"):
         original.play(command="look")
-    assert original.play(game=game.data) == first == World(game).view
+    assert original.play(game=game.data) == first == AlfworldWorld(game).view
     original.close()
 
 
@@ -92,7 +92,7 @@ def test_the_original_engine_names_its_extra() -> None:
 
 def test_every_admissible_command_does_something_and_no_other_does() -> None:
     for index in range(6):
-        world, rng = World(load_game(f"embedded/train/{index}")), random.Random(index)
+        world, rng = AlfworldWorld(load_game(f"embedded/train/{index}")), random.Random(index)
         view = world.view
         for _ in range(40):
             assert list(view.admissible) == sorted(set(view.admissible))
@@ -106,7 +106,7 @@ def test_every_admissible_command_does_something_and_no_other_does() -> None:
 
 def test_progress_counts_conditions_and_is_taken_back() -> None:
     """Two of a kind: each object that lies where it belongs is half of it."""
-    world = World(load_game("embedded/train/5"))
+    world = AlfworldWorld(load_game("embedded/train/5"))
     expert = Expert(world)
     assert world.game.task_type == "pick_two_obj_and_place" and world.progress == 0.0
     while world.progress == 0.0:
@@ -120,7 +120,7 @@ def test_progress_counts_conditions_and_is_taken_back() -> None:
 
 def test_expert_takes_over_anywhere() -> None:
     for index in range(30):
-        world, rng = World(load_game(f"embedded/valid_unseen/{index}")), random.Random(index)
+        world, rng = AlfworldWorld(load_game(f"embedded/valid_unseen/{index}")), random.Random(index)
         expert = Expert(world)
         for _ in range(40):
             world.step(rng.choice(world.view.admissible))

@@ -11,7 +11,7 @@ import pytest
 from agent_gym import ConfigError
 from agent_gym.env import HISTORY_HEADING
 from agent_gym.envs.alfworld.data import load_game
-from agent_gym.envs.alfworld.world import World
+from agent_gym.envs.alfworld.world import AlfworldWorld
 from agent_gym.tools import HermesParser
 
 FORMS = {
@@ -35,7 +35,7 @@ def play(env: Any, style: str = "default", seed: int = 0, **options: Any) -> lis
 
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_gives_the_same_command(form: str) -> None:
-    env, world = make(commands=form), World(load_game("embedded/train/2"))
+    env, world = make(commands=form), AlfworldWorld(load_game("embedded/train/2"))
     observation, info = env.reset(options={"index": 2})
     view = world.view
     assert info["messages"][-1]["content"] == view.text and observation.endswith(view.text)

@@ -15,8 +15,8 @@ from agent_gym import ConfigError
 from agent_gym.envs.alfworld.data import game_names, load_game
 from agent_gym.envs.alfworld.embedded import SPLIT_SIZES, generate, rooms, write_embedded
 from agent_gym.envs.alfworld.expert import Expert
-from agent_gym.envs.alfworld.game import TASK_TYPES, Game
-from agent_gym.envs.alfworld.world import World
+from agent_gym.envs.alfworld.game import TASK_TYPES, AlfworldGame
+from agent_gym.envs.alfworld.world import AlfworldWorld
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +87,9 @@ def test_official_games_are_found_solved_and_of_their_folders_type(alfworld_fold
     names = game_names(str(alfworld_folder))
     assert len(names["valid_seen"]) == 140 and len(names["train"]) == 120
     for name in (*names["valid_seen"], *names["train"]):
-        game = Game(json.loads(Path(name).read_text()), name)
+        game = AlfworldGame(json.loads(Path(name).read_text()), name)
         assert Path(name).parts[-3].split("-")[0] == game.task_type
-        world = World(game)
+        world = AlfworldWorld(game)
         expert = Expert(world)
         for _ in range(20):
             if not world.view.won:
@@ -143,11 +143,11 @@ def test_the_expert_carries_what_no_receptacle_takes_back() -> None:
     """37 of the official games of the sample have such a thing; nothing else can be put anywhere then."""
     game = load_game("embedded/train/0")
     wanted = {argument for fact in game.goal.facts for argument in fact}
-    where = {thing: place for place, things in World(game).inside.items() for thing in things}
+    where = {thing: place for place, things in AlfworldWorld(game).inside.items() for thing in things}
     thing = next(thing for thing in sorted(where) if thing in game.able["pickupable"] - wanted)
     takers = re.compile(rf"\(cancontain \S+ {game.kind_of[thing]}\s*\)", re.IGNORECASE)
     problem, count = takers.subn("", game.data["pddl_problem"])
-    world = World(load_game({**game.data, "pddl_problem": problem}))
+    world = AlfworldWorld(load_game({**game.data, "pddl_problem": problem}))
     name, place = world.game.names[thing], world.game.names[where[thing]]
     for command in (f"go to {place}", f"open {place}", f"take {name} from {place}"):
         world.step(command)
@@ -169,7 +169,7 @@ def test_unseen_rooms_are_seen_nowhere_else_and_small_ones_have_every_type_of_ta
         for one in games if most else ():
             assert 3 <= len(one.game.place) <= most
             assert len(one.game.start["inreceptacle"]) <= 2 * (most + 2) + 1
-            assert World(one.game).progress < 1.0 and one.file["walkthrough"]
+            assert AlfworldWorld(one.game).progress < 1.0 and one.file["walkthrough"]
     assert not plans["valid_unseen"] & (plans["train"] | plans["valid_seen"])
     assert len(plans["train"]) > 40 and len(plans["valid_unseen"]) >= 12
 
@@ -186,7 +186,7 @@ def test_export_is_laid_out_as_the_official_data_and_walkthroughs_solve_it(tmp_p
         assert about["task_type"] == game.task_type and data["solvable"] is True and game.legacy
         assert file.with_name("initial_state.pddl").read_text() == data["pddl_problem"]
         assert set(data) == {"pddl_domain", "grammar", "pddl_problem", "solvable", "walkthrough"}
-        world = World(game)
+        world = AlfworldWorld(game)
         won = [world.step(command).won for command in data["walkthrough"]]
         assert won[-1] and not any(won[:-1]) and 3 <= len(won) <= 12
     with pytest.raises(ConfigError, match="'dev'.*valid_unseen"):
@@ -196,7 +196,7 @@ def test_export_is_laid_out_as_the_official_data_and_walkthroughs_solve_it(tmp_p
 def test_grammar_can_be_changed(exported: Path) -> None:
     name = game_names(str(exported))["valid_seen"][0]
     for game in (name, json.loads(Path(name).read_text()), "embedded/train/0"):
-        worlds = {grammar: World(load_game(game, grammar)) for grammar in ("current", "legacy")}
+        worlds = {grammar: AlfworldWorld(load_game(game, grammar)) for grammar in ("current", "legacy")}
         for grammar, world in worlds.items():
             assert ("help" in world.view.admissible) == (grammar == "current")
             text = world.step(next(one for one in world.view.admissible if one.startswith("go to "))).text

@@ -16,7 +16,7 @@ from serve_tools import CALL, scripted
 
 from agent_gym.cli.main import main
 from agent_gym.rollout import read_trajectories
-from agent_gym.serve.terminal import Terminal
+from agent_gym.serve.terminal import ChatTerminal
 
 
 def talk(lines: list[Any], turns: list[Any], env_id: str = "AgentR1/GSM8K-v0", **console: Any) -> str:
@@ -29,7 +29,7 @@ def talk(lines: list[Any], turns: list[Any], env_id: str = "AgentR1/GSM8K-v0", *
 
     shown = io.StringIO()
     before = signal.getsignal(signal.SIGINT)
-    Terminal(scripted(turns, env_id), "a script", Console(file=shown, **console)).run(ask)
+    ChatTerminal(scripted(turns, env_id), "a script", Console(file=shown, **console)).run(ask)
     assert signal.getsignal(signal.SIGINT) is before
     return shown.getvalue()
 

@@ -10,7 +10,7 @@ from tiny import CHATML, make_tiny_tokenizer
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import RolloutError
-from agent_gym.serve.conversation import Limits
+from agent_gym.serve.conversation import ChatLimits
 from agent_gym.transcript import Span, check_tiling
 
 
@@ -79,7 +79,7 @@ def test_templates_without_a_tool_role_work_too() -> None:
         "{%- elif message.role != 'system' or not loop.first %}",
     )
     tokenizer = make_tiny_tokenizer(chat_template=without)
-    chat = Chat(tokenizer, [CALL, "24", "yes"], limits=Limits(turns=1))
+    chat = Chat(tokenizer, [CALL, "24", "yes"], limits=ChatLimits(turns=1))
     assert ChatRenderer.of(tokenizer).observation_role == "user"
     assert chat.say("What is 48/2?") == "turns"
     assert chat.say("And now?") == "answer"
@@ -88,7 +88,7 @@ def test_templates_without_a_tool_role_work_too() -> None:
 
 
 def test_a_policy_that_only_calls_is_interrupted_and_may_go_on(tokenizer: Any) -> None:
-    chat = Chat(tokenizer, lambda: CALL, limits=Limits(turns=2))
+    chat = Chat(tokenizer, lambda: CALL, limits=ChatLimits(turns=2))
     assert chat.say("Compute.") == "turns" and chat.results() == ["24", "24"]
     assert chat.say("Go on.") == "turns"
     # The generation prompt behind the last result gave way to the person's words.
@@ -147,7 +147,7 @@ def test_tools_see_no_reward_and_mistakes_are_answered(tokenizer: Any) -> None:
 
 
 def test_a_full_context_is_an_end_and_a_reset_empties_it(tokenizer: Any) -> None:
-    chat = Chat(tokenizer, lambda: "a" * 30, limits=Limits(turn_tokens=500, tokens=420))
+    chat = Chat(tokenizer, lambda: "a" * 30, limits=ChatLimits(turn_tokens=500, tokens=420))
     while (reason := chat.say("More.")) in ("answer", "length"):
         assert chat.events[-1]["tokens"] <= 420
     assert reason == "full" and chat.events[-1]["sampled"] == 0
@@ -158,10 +158,10 @@ def test_a_full_context_is_an_end_and_a_reset_empties_it(tokenizer: Any) -> None
 def test_programs_run_inside_the_turn_and_the_person_speaks_outside_of_it(tokenizer: Any) -> None:
     pytest.importorskip("math_verify")
     program = "Let me see. <code>print(6*7)</code>"
-    chat = Chat(tokenizer, [program, "So it is 42.", program, "Yes."], "AgentR1/ReTool-v0", Limits(turns=2))
+    chat = Chat(tokenizer, [program, "So it is 42.", program, "Yes."], "AgentR1/ReTool-v0", ChatLimits(turns=2))
     assert chat.say("6*7?") == "answer"
     assert "</code>\n<interpreter>\n42</interpreter>\n\nSo it is 42.<|im_end|>\n" in chat.context() + "\n"
-    chat.conversation._limits = Limits(turns=1)
+    chat.conversation._limits = ChatLimits(turns=1)
     assert chat.say("Sure?") == "turns"
     assert chat.say("Well?") == "answer"
     assert (
@@ -170,7 +170,7 @@ def test_programs_run_inside_the_turn_and_the_person_speaks_outside_of_it(tokeni
 
 
 def test_a_world_with_a_state_is_shown_and_can_end(tokenizer: Any) -> None:
-    chat = Chat(tokenizer, lambda: act(), "AgentR1/ALFWorld-v0", Limits(turns=60), receptacles=4)
+    chat = Chat(tokenizer, lambda: act(), "AgentR1/ALFWorld-v0", ChatLimits(turns=60), receptacles=4)
     act = chat.conversation._tools.expert_action
     about = chat.conversation.about()
     assert about["has_state"] and "Your task is to" in about["opening"]

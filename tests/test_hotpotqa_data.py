@@ -17,7 +17,7 @@ from test_hotpotqa_env import make  # noqa: E402
 from agent_gym import ConfigError  # noqa: E402
 from agent_gym.envs.hotpotqa.data import questions, read_question  # noqa: E402
 from agent_gym.envs.hotpotqa.embedded.world import get_world  # noqa: E402
-from agent_gym.envs.hotpotqa.variants import Mixture  # noqa: E402
+from agent_gym.envs.hotpotqa.variants import MixedQuestions  # noqa: E402
 from agent_gym.prepare.rows import musique  # noqa: E402
 from agent_gym.search.bm25 import BM25Retriever  # noqa: E402
 from agent_gym.search.engines import ENGINES  # noqa: E402
@@ -206,7 +206,7 @@ def test_a_mixture_of_files(tmp_path: Path) -> None:
 
 def test_mixing_is_even_and_loses_nothing() -> None:
     sources = [[{"n": n, "i": i} for i in range(size)] for n, size in enumerate((3, 30, 300))]
-    mixed = Mixture(sources)
+    mixed = MixedQuestions(sources)
     assert sorted((row["n"], row["i"]) for row in mixed) == [(row["n"], row["i"]) for rows in sources for row in rows]
     for n, share in ((1, 10), (2, 100)):
         assert abs(sum(row["n"] == n for row in mixed[:111]) - share) <= 1

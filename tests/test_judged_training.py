@@ -16,7 +16,7 @@ from agent_gym import ConfigError, RolloutError
 from agent_gym.cli.main import main
 from agent_gym.judges import Judge
 from agent_gym.judges.calibrate import Labelled, calibrate, read_labels
-from agent_gym.judges.questions import Case, Question, Turn
+from agent_gym.judges.questions import Case, JudgedTurn, Question
 
 pytest.importorskip("trl")
 
@@ -171,7 +171,7 @@ def labelled(n: int, members: int = 4) -> list[Labelled]:
         for member in range(members):
             label = (task + member) % 2
             text = ("yes" if label else "no ") + "." * (10 * member + task)
-            cases.append(Labelled(Case((("user", f"task {task}"),), (Turn(text, ""),)), float(label), task))
+            cases.append(Labelled(Case((("user", f"task {task}"),), (JudgedTurn(text, ""),)), float(label), task))
     return cases
 
 

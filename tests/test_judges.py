@@ -17,7 +17,7 @@ from agent_gym import ConfigError, RolloutError
 from agent_gym.chat import ChatRenderer
 from agent_gym.judges import Case, Judge, JudgeFailure
 from agent_gym.judges.kinds import Rubric
-from agent_gym.judges.questions import Turn
+from agent_gym.judges.questions import JudgedTurn
 from agent_gym.policies import Generation, ScriptedPolicy
 from agent_gym.rollout import EpisodeSpec, Rollout, Runner, Stream, failure_summary
 
@@ -80,7 +80,7 @@ All tests pass. Answer with one JSON object: {{"reason": "", "verdict": [10]}}""
 
 
 def question() -> Any:
-    return Rubric((("a", 1.0), ("b", 1.0))).questions([Case((("user", "{q}"),), (Turn("x", "y"),))])[0]
+    return Rubric((("a", 1.0), ("b", 1.0))).questions([Case((("user", "{q}"),), (JudgedTurn("x", "y"),))])[0]
 
 
 @pytest.mark.parametrize(

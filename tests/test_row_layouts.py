@@ -281,13 +281,14 @@ def test_a_score_of_ones_own_may_read_an_answer_of_any_kind() -> None:
 
 def test_other_trainers_get_the_conversation_too(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
-    from agent_gym.contrib.lending import LentEpisode
+    from agent_gym.contrib.lending import ExternalEpisode
     from agent_gym.contrib.trl import FromTRL, to_trl
 
     (tmp_path / "train.jsonl").write_text(json.dumps({"prompt": CHAT, "answer": "7"}))
     (row,) = to_trl("AgentR1/GSM8K-v0", tasks=1, data=str(tmp_path)).train_dataset
     assert row["prompt"] == [*CHAT[:-1], {"role": "user", "content": ""}], "TRL puts what reset returns into the last"
-    opening = LentEpisode("AgentR1/GSM8K-v0", {"data": str(tmp_path)}).reset({"split": "train", "index": 0, "seed": 0})
+    episode = ExternalEpisode("AgentR1/GSM8K-v0", {"data": str(tmp_path)})
+    opening = episode.reset({"split": "train", "index": 0, "seed": 0})
     assert opening[0]["content"].startswith("Answer in French.") and opening[1:] == CHAT[1:]
     with pytest.raises(ConfigError, match="row 0 of split 'train': prompt is 'text'"):
         FromTRL(object, [{"prompt": "text"}], reward_func=lambda **_: [0.0])

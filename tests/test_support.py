@@ -12,7 +12,7 @@ from rollout_tools import roll
 
 from agent_gym import ConfigError, make
 from agent_gym.envs.support.customer import PATIENCE, Customer
-from agent_gym.envs.support.embedded import DAYS, GeneratedTasks
+from agent_gym.envs.support.embedded import DAYS, SupportTasks
 from agent_gym.envs.support.env import SupportEnv
 from agent_gym.rollout import EpisodeSpec
 from agent_gym.transcript import kind_of
@@ -60,7 +60,7 @@ def test_of_two_goals_with_one_variant_neither_makes_the_other_wrong(
     difficulty: int | None, split: str, index: int
 ) -> None:
     """In these tasks the stock of the second goal once took the place of the first one's."""
-    task = GeneratedTasks(split, difficulty=difficulty)[index]
+    task = SupportTasks(split, difficulty=difficulty)[index]
     content = task["content"]
     for goal in (one for one in task["goals"] if one["kind"] == "exchange"):
         call = goal["call"][1]

@@ -22,7 +22,7 @@ rich_console = pytest.importorskip("rich.console")
 pytest.importorskip("textual")
 from textual.widgets import DataTable, HelpPanel  # noqa: E402
 
-from agent_gym.viewer.browser import Browser  # noqa: E402
+from agent_gym.viewer.browser import TrajectoryBrowser  # noqa: E402
 from agent_gym.viewer.terminal import episode_table, episode_view  # noqa: E402
 
 HOSTILE = "[bold]\x1b]0;owned\x07\x1b[2J\x9b5A\u202e\u2066\ud800</answer>"
@@ -73,7 +73,7 @@ def browsed(files: Any, steps: Any, size: tuple[int, int] = (110, 32)) -> list[A
     """Press keys, a text of them or their names for each step, and return what each step looks at afterwards."""
 
     async def browse() -> list[Any]:
-        app, seen = Browser(files), []
+        app, seen = TrajectoryBrowser(files), []
         async with app.run_test(size=size) as pilot:
             await app.workers.wait_for_complete()
             for keys, look in steps:
@@ -86,18 +86,18 @@ def browsed(files: Any, steps: Any, size: tuple[int, int] = (110, 32)) -> list[A
     return asyncio.run(browse())
 
 
-def episode(app: Browser) -> int:
+def episode(app: TrajectoryBrowser) -> int:
     """The number of the episode that is read on the screen."""
     found = re.search(r"episode (\d) of 4", app.export_screenshot().replace("&#160;", " "))
     return int(found[1]) if found else 0
 
 
-def listed(app: Browser) -> str:
+def listed(app: TrajectoryBrowser) -> str:
     table = app.query_one("#episodes", DataTable)
     return "".join(str(table.get_row_at(i)[0]) for i in range(table.row_count))
 
 
-def title(app: Browser) -> str:
+def title(app: TrajectoryBrowser) -> str:
     return str(app.query_one("#episodes", DataTable).border_title)
 
 
@@ -122,7 +122,7 @@ def test_a_run_is_a_list_of_steps_with_their_success(file: Path, tmp_path: Path)
     files = dict(_played_together([str(tmp_path)]))
     assert {name: len(found) for name, found in files.items()} == {"eval 0": 1, "train 0": 2}
 
-    def rates(app: Browser) -> list[Any]:
+    def rates(app: TrajectoryBrowser) -> list[Any]:
         return [app.query_one("#files", DataTable).get_row_at(i)[1] for i in range(2)]
 
     steps = [("", rates), ("", listed), (["shift+tab", "down"], listed), (["enter"], lambda app: app.focused.id)]
@@ -134,7 +134,7 @@ def test_a_run_is_a_list_of_steps_with_their_success(file: Path, tmp_path: Path)
 
 
 def test_a_narrow_terminal_shows_the_lists_or_an_episode(file: Path) -> None:
-    def shown(app: Browser) -> tuple[bool, bool]:
+    def shown(app: TrajectoryBrowser) -> tuple[bool, bool]:
         return app.query_one("#lists").display, app.query_one("#reading").display
 
     steps = [("", shown), (["enter"], shown), ("n", episode), (["escape"], shown)]
@@ -165,4 +165,4 @@ def test_a_terminal_gets_the_browser(file: Path, tmp_path: Path) -> None:
     code, _ = at_a_terminal(tmp_path, *words, steps=[("episode 1 of 4", b"n"), ("episode 2 of 4", b"q")])
     assert code == 0
     with pytest.raises(ConfigError, match="no trajectory file"):
-        Browser({"gone": [tmp_path / "gone.jsonl"]})
+        TrajectoryBrowser({"gone": [tmp_path / "gone.jsonl"]})

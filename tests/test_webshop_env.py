@@ -14,7 +14,7 @@ from webshop_tools import make_goal, make_product, needs_real, play, real_shop
 
 from agent_gym.envs.webshop.env import WebShopEnv
 from agent_gym.envs.webshop.scoring import by_rule
-from agent_gym.envs.webshop.session import MODES, Session, observe
+from agent_gym.envs.webshop.session import MODES, ShopVisit, observe
 from agent_gym.envs.webshop.store import open_shop
 from agent_gym.errors import ConfigError
 from agent_gym.tools import HermesParser
@@ -48,7 +48,7 @@ TEXT = "Instruction: [SEP] i need a red dress [SEP] Back to Search"
 
 
 def test_pages_are_written_as_the_original_writes_them() -> None:
-    session = Session(open_shop(SHOP), make_goal(), by_rule)
+    session = ShopVisit(open_shop(SHOP), make_goal(), by_rule)
     assert observe(session, "text") == "WebShop [SEP] Instruction: [SEP] i need a red dress [SEP] Search"
     session.act("search", "red dress")
     head = f"{TEXT} [SEP] Page 1 (Total results: 2) [SEP] Next > [SEP] "
@@ -76,7 +76,7 @@ def test_pages_are_written_as_the_original_writes_them() -> None:
 
 
 def test_who_searches_for_an_address_is_led_astray_as_in_the_original() -> None:
-    session = Session(open_shop(SHOP), make_goal(), by_rule)
+    session = ShopVisit(open_shop(SHOP), make_goal(), by_rule)
     session.act("search", 'dress search_results "small"')
     session.act("click", "b000000001")
     assert "[clicked button] small [clicked button_]" in observe(session, "text_rich") and not session.chosen
@@ -84,7 +84,7 @@ def test_who_searches_for_an_address_is_led_astray_as_in_the_original() -> None:
     assert session.number == 0
 
 
-def wander(session: Session, rng: random.Random) -> tuple[str, str]:
+def wander(session: ShopVisit, rng: random.Random) -> tuple[str, str]:
     """Draw an action that is mostly possible, and rarely ends the visit."""
     goal = session.goal
     draw = rng.random()
@@ -101,7 +101,7 @@ def wander(session: Session, rng: random.Random) -> tuple[str, str]:
 def test_a_walk_through_the_official_products_shows_what_the_original_shows() -> None:
     shop, rng, digest, steps = real_shop(), random.Random(233), hashlib.sha256(), 0
     for goal in [*shop.goals("human"), *shop.goals("synthetic")[:100]]:
-        session = Session(shop, goal, by_rule)
+        session = ShopVisit(shop, goal, by_rule)
         for _ in range(30):
             if session.page != "done":
                 session.act(*wander(session, rng))

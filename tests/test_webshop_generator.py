@@ -12,15 +12,15 @@ import pytest
 from webshop_tools import play
 
 from agent_gym.envs.webshop.data import open_data
-from agent_gym.envs.webshop.embedded import Generated, generate, generate_easy, write_embedded
+from agent_gym.envs.webshop.embedded import GeneratedShop, generate, generate_easy, write_embedded
 from agent_gym.envs.webshop.products import make_goal
 from agent_gym.envs.webshop.scoring import by_rule, reward
-from agent_gym.envs.webshop.session import Session
+from agent_gym.envs.webshop.session import ShopVisit
 from agent_gym.errors import ConfigError
 
 
 @functools.cache
-def made() -> list[Generated]:
+def made() -> list[GeneratedShop]:
     return list(generate())
 
 
@@ -64,7 +64,7 @@ def test_the_first_hit_is_often_wrong() -> None:
     tasks, shop = open_data("embedded", "human")
     first = 0
     for goal in tasks["test"]:
-        session = Session(shop, goal, by_rule)
+        session = ShopVisit(shop, goal, by_rule)
         session.act("search", goal["instruction_text"].partition(", and price")[0])
         session.act("click", session.listed[0].asin.lower())
         session.act("click", "buy now")

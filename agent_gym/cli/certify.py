@@ -17,7 +17,7 @@ from agent_gym.certify import certify as run_checks
 from agent_gym.certify.attacks import load_script
 from agent_gym.certify.record import Record
 from agent_gym.certify.report import badge, page, text
-from agent_gym.cli.parser import Parser
+from agent_gym.cli.parser import CommandParser
 from agent_gym.cli.view import check_new
 from agent_gym.errors import ConfigError, writing
 from agent_gym.registry import EnvEntry, entries, make
@@ -28,7 +28,7 @@ _SHOWN = 400  # characters of a text of the example
 
 def certify(argv: Sequence[str]) -> int:
     """Check an environment, yours or ours, by playing it: exit code 1 if a check fails."""
-    parser = Parser("certify", certify.__doc__)
+    parser = CommandParser("certify", certify.__doc__)
     parser.add_env()
     parser.add_env_kwargs()
     parser.flag("--quick", "a tenth of the tasks and actions: seconds and not minutes", action="store_true")
@@ -75,7 +75,7 @@ def certify(argv: Sequence[str]) -> int:
 
 def info(argv: Sequence[str]) -> int:
     """Print the card of an environment: summary, spaces, arguments, rewards, tools, baselines, an episode."""
-    parser = Parser("info", info.__doc__)
+    parser = CommandParser("info", info.__doc__)
     parser.add_env()
     parser.add_env_kwargs("arguments with which the example is played, for an id that needs some")
     arguments = parser.parse(argv)

@@ -14,7 +14,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from agent_gym.cli.parser import Parser, json_object, left_out, read_settings
+from agent_gym.cli.parser import CommandParser, json_object, left_out, read_settings
 from agent_gym.cli.view import check_new, named, read_files
 from agent_gym.errors import ConfigError, write_whole, writing
 from agent_gym.evaluate import summarize
@@ -45,7 +45,7 @@ _ENDING = (
 
 def compare(argv: Sequence[str]) -> int:
     """Compare runs on the tasks that they share: differences with 95% intervals and paired tests."""
-    parser = Parser("compare", compare.__doc__)
+    parser = CommandParser("compare", compare.__doc__)
     help_text = "trajectory files of `eval` or `rollout`; the first policy in the first file is what others are held to"
     parser.flag("files FILE.jsonl", help_text, nargs="+")
     parser.flag("--anyway", "also compare what by its cards is not comparable; the output says so", action="store_true")
@@ -96,7 +96,7 @@ def _pairs(runs: Sequence[Run]) -> Iterator[tuple[Run, Run]]:
 
 def leaderboard(argv: Sequence[str]) -> int:
     """Build a page from the cards of evaluations and runs, with a table for each set of them that is comparable."""
-    parser = Parser("leaderboard", leaderboard.__doc__)
+    parser = CommandParser("leaderboard", leaderboard.__doc__)
     parser.flag("folder DIR", "folder with X.card.json of evaluations and card.json of runs, however deep")
     parser.flag("--output FILE", "the page; default: DIR/leaderboard.html")
     parser.flag("--title", "heading of the page", default="Leaderboard")
@@ -188,7 +188,7 @@ def rescore(argv: Sequence[str]) -> int:
 
     Exit code 1 if the world answers otherwise than then or, where no other rewards were asked for, scores otherwise.
     """
-    parser = Parser("rescore", rescore.__doc__)
+    parser = CommandParser("rescore", rescore.__doc__)
     parser.flag("file FILE.jsonl", "trajectories of `eval`, `rollout` or a training run")
     parser.flag("--reward_weights JSON", "other weights of the reward's terms", type=json_object, default={})
     parser.add_env_kwargs("other arguments of the environments, over those of the episodes")
@@ -284,7 +284,7 @@ def calibrate(argv: Sequence[str]) -> int:
     from agent_gym.judges.calibrate import calibrate as measure
     from agent_gym.judges.calibrate import read_labels
 
-    parser = Parser("calibrate", calibrate.__doc__)
+    parser = CommandParser("calibrate", calibrate.__doc__)
     parser.flag("judge JUDGE", "a yaml or toml file with a judge, as for --judge of other commands")
     help_text = "episodes of `rollout` or `eval`, labelled by their success, or lines with messages and a label"
     parser.flag("labels LABELS.jsonl", help_text)

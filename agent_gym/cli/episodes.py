@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agent_gym.cli.engine import SCRIPTS, Player, find_players, open_model, scripted
 from agent_gym.cli.gateway import add_agent, use_agent
-from agent_gym.cli.parser import Parser, announce, nearest, positive, read_settings
+from agent_gym.cli.parser import CommandParser, announce, nearest, positive, read_settings
 from agent_gym.errors import AgentGymError, ConfigError
 from agent_gym.evaluate import EpisodeFile, EvalResult, make_specs
 from agent_gym.evaluate.cards import describe_model, play
@@ -29,7 +29,7 @@ _USUAL = {"max_turn_tokens": Budget().max_turn_tokens, "max_tokens": Budget().ma
 
 def rollout(argv: Sequence[str]) -> int:
     """Let a model, or the environment's expert, play episodes and write the trajectories."""
-    parser = Parser("rollout", rollout.__doc__)
+    parser = CommandParser("rollout", rollout.__doc__)
     parser.flag("env_id ENV", "environment id, for example AgentR1/GSM8K-v0", nargs="?")
     parser.flag("--episodes N", "number of tasks", type=positive, default=8)
     parser.flag("--group_size G", "attempts per task", type=positive, default=1)
@@ -62,7 +62,7 @@ def rollout(argv: Sequence[str]) -> int:
 
 def evaluate(argv: Sequence[str]) -> int:
     """Measure how often a model, the expert or others solve an environment's tasks."""
-    parser = Parser("eval", evaluate.__doc__)
+    parser = CommandParser("eval", evaluate.__doc__)
     parser.flag("env_id ENV", "environment ids, for example AgentR1/GSM8K-v0", nargs="*")
     parser.flag("--episodes N", "number of tasks per environment; default: all", type=positive)
     parser.flag("--split", "split to take the tasks from, its first one first; default: test, or the only one there is")
@@ -111,7 +111,7 @@ def evaluate(argv: Sequence[str]) -> int:
     return 0
 
 
-def _add_playing(parser: Parser, output: str | None = None) -> None:
+def _add_playing(parser: CommandParser, output: str | None = None) -> None:
     help_text = "write each episode there as it ends; for view, rescore, compare and --resume"
     parser.flag("--output FILE.jsonl", help_text, default=output)
     parser.flag("--resume", "go on with what --output holds", action="store_true")

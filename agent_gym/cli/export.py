@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent_gym.cli.parser import Parser, announce, positive, run_kind
+from agent_gym.cli.parser import CommandParser, announce, positive, run_kind
 from agent_gym.cli.view import check_new, read_files
 from agent_gym.errors import ConfigError, require, writing
 from agent_gym.evaluate.panels import SIZES, Panel, canonical, look, read_panel, write_panels
@@ -21,7 +21,7 @@ def export(argv: Sequence[str]) -> int:
 
 def _export_model(argv: Sequence[str]) -> int:
     """Write a trained model as a plain Hugging Face folder with a model card, for transformers, vLLM and the hub."""
-    parser = Parser("export model", _export_model.__doc__)
+    parser = CommandParser("export model", _export_model.__doc__)
     parser.flag("checkpoint RUN", "folder of a run (its last checkpoint counts) or a checkpoint")
     parser.flag("out OUT", "a new folder")
     parser.flag("--merge_adapter", "merge a LoRA adapter into its base model", action="store_true")
@@ -54,7 +54,7 @@ def _export_model(argv: Sequence[str]) -> int:
 
 def _export_trajectories(argv: Sequence[str]) -> int:
     """Write trajectories as a data set: a folder with parquet and a card."""
-    parser = Parser("export trajectories", _export_trajectories.__doc__)
+    parser = CommandParser("export trajectories", _export_trajectories.__doc__)
     parser.flag("files FILE", "trajectory files (.jsonl), and last the new folder OUT", nargs="+")
     help_text = (
         "trajectories: an episode per row, with all that happened; sft: token ids with a mask of the policy's tokens, "
@@ -85,7 +85,7 @@ def _export_trajectories(argv: Sequence[str]) -> int:
 
 def _export_tasks(argv: Sequence[str]) -> int:
     """Write tasks as a policy sees them first, with hashes of that and of the gold answers, and a panel of them."""
-    parser = Parser("export tasks", _export_tasks.__doc__)
+    parser = CommandParser("export tasks", _export_tasks.__doc__)
     parser.add_env()
     parser.flag("out OUT.jsonl", "a line per task; OUT.json gets the panel, for eval --panel, which is named OUT")
     parser.flag("--split", "split to take the tasks from", default="test")
@@ -114,7 +114,7 @@ def _export_tasks(argv: Sequence[str]) -> int:
 
 def _export_panels(argv: Sequence[str]) -> int:
     """Make the panels of all environments of agent_gym anew; panels that change get the next version."""
-    parser = Parser("export panels", _export_panels.__doc__)
+    parser = CommandParser("export panels", _export_panels.__doc__)
     parser.flag("out OUT", "a folder; in a clone: registry/panels")
     write_panels(Path(parser.parse(argv).out))
     return 0

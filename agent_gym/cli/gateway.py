@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.cli.engine import open_model
-from agent_gym.cli.parser import Parser, check_output, positive
+from agent_gym.cli.parser import CommandParser, check_output, positive
 from agent_gym.errors import AgentGymError, ConfigError, writing
 from agent_gym.gateway import ENV_ID, agent_env
 from agent_gym.gateway.journal import Journal, write_all
@@ -29,7 +29,7 @@ def gateway(argv: Sequence[str]) -> int:
     """
     from agent_gym.cli.serve import add_address, listening  # which brings the packages that other servers need
 
-    parser = Parser("gateway", gateway.__doc__)
+    parser = CommandParser("gateway", gateway.__doc__)
     add_address(parser, 8020, "sample from the model")
     parser.flag("--record FILE.jsonl", "write each episode there as it ends; for view")
     help_text = "conversations at the same time, each of which has a thread; one more is answered with 429"
@@ -63,12 +63,12 @@ def gateway(argv: Sequence[str]) -> int:
 
 def _serve(runner: Runner, listener: Any, arguments: Any) -> int:
     """Play an episode for each key that comes, until the user stops the process; 1 if an episode cannot be written."""
-    from agent_gym.gateway.server import Ended, Gateway, Session, shared_gateway
+    from agent_gym.gateway.server import AgentSession, Ended, Gateway, shared_gateway
 
-    new: queue.SimpleQueue[Session] = queue.SimpleQueue()
+    new: queue.SimpleQueue[AgentSession] = queue.SimpleQueue()
     stream = Stream(runner, background=True)
     begun = ended = 0
-    record = Record(arguments.record, runner.renderer.tokenizer)
+    record = RecordFile(arguments.record, runner.renderer.tokenizer)
 
     def write(episode: Episode) -> None:
         nonlocal ended
@@ -111,7 +111,7 @@ def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-class Record:
+class RecordFile:
     """The file of the episodes, None for no file, and the journal of the live ones.
 
     A full disk ends nothing: the gateway answers, warns, and writes the episodes when there is room.
@@ -164,7 +164,7 @@ class Record:
         return len(self._waiting)
 
 
-def add_agent(parser: Parser) -> None:
+def add_agent(parser: CommandParser) -> None:
     """Add the flags of an agent that plays in place of the environment's own turns; `use_agent` reads them."""
     flag = parser.group("an agent that is not an environment's (docs/gateway.md)")
     flag("--agent PLACE", "module:function of an agent")

@@ -21,7 +21,7 @@ from typing import Any
 
 from agent_gym.cli.new_rows import dealt, read_splits
 from agent_gym.cli.new_tools import Brought, brought, copy_files, load, made_up_rows, tried
-from agent_gym.cli.parser import COLUMNS_HELP, Parser, columns
+from agent_gym.cli.parser import COLUMNS_HELP, CommandParser, columns
 from agent_gym.errors import ConfigError, writing
 from agent_gym.installed import DISTRIBUTION
 from agent_gym.tools import Tool
@@ -39,7 +39,7 @@ _QUESTIONS = {"env.py.txt": "questions.py.txt", "test.py.txt": "questions-test.p
 
 def new(argv: Sequence[str]) -> int:
     """Write a folder with an environment that works, its registration and its test: yours to change."""
-    parser = Parser("new", new.__doc__)
+    parser = CommandParser("new", new.__doc__)
     parser.flag("kind", "what to make", choices=("env",))
     parser.flag("name", "name of the package, for example my_task")
     parser.flag("--folder", "where to; default: a folder of that name, here")

@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 from agent_gym.cli.early import check_numbers, read_command
 from agent_gym.cli.launch import end_with
-from agent_gym.cli.parser import Parser, positive, with_underscores
+from agent_gym.cli.parser import CommandParser, positive, with_underscores
 from agent_gym.cli.rendezvous import ADDRESS, listening_address
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.settings import AgentSettings
@@ -45,7 +45,7 @@ def launch(argv: Sequence[str]) -> int:
     The first --serving machines serve the model, the others train it. Servers that end are started again, and training
     goes on from its last checkpoint. Behind the name of the command stand its own arguments.
     """
-    parser = Parser("launch", launch.__doc__)
+    parser = CommandParser("launch", launch.__doc__)
     parser.flag(
         "--nodes", "names or addresses of all machines, with commas; their order is their number", required=True
     )

@@ -22,7 +22,7 @@ from agent_gym.registry import check_env_id
 from agent_gym.row_columns import checked_columns
 from agent_gym.untrusted import check_depth, harmless, parse_json, read_text
 
-Flag = Callable[..., None]  # adds a flag, see `Parser.group`
+Flag = Callable[..., None]  # adds a flag, see `CommandParser.group`
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -30,7 +30,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action) if action.default else action.help
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """An argument parser whose errors are `ConfigError`s, with `--config` for every command.
 
     A command's docstring is its summary in `--help`.
@@ -143,7 +143,7 @@ def run_kind(
             with suppress(SystemExit):
                 run(["--help"])
         return 0
-    parser = Parser(command, summary)
+    parser = CommandParser(command, summary)
     parser.flag("what", f"what to {command}; --help explains the flags of each", choices=list(kinds))
     parser.parse(argv)
     parser.error(f"name what comes first: {', '.join(kinds)}")  # a yaml file may name it, too, but not its flags

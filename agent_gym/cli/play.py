@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 
 from agent_gym.chat import text_of
-from agent_gym.cli.parser import Flag, Parser, natural, positive
+from agent_gym.cli.parser import CommandParser, Flag, natural, positive
 from agent_gym.errors import ConfigError, require
 from agent_gym.rollout import make_env
 
@@ -39,7 +39,7 @@ _FENCE = '"""'
 
 def play(argv: Sequence[str]) -> int:
     """Play one episode yourself: read the task, write your turns, see the rewards."""
-    parser = Parser("play", play.__doc__)
+    parser = CommandParser("play", play.__doc__)
     parser.add_env()
     parser.add_env_kwargs()
     _add_task(parser.flag, "split to take the task from; default: the environment's own")
@@ -169,7 +169,7 @@ def tool_call(env: gymnasium.Env[str, str], tools: Mapping[str, Mapping[str, Any
 
 def chat(argv: Sequence[str]) -> int:
     """Talk to a policy that uses an environment's tools: your words take the place of its task."""
-    parser = Parser("chat", chat.__doc__)
+    parser = CommandParser("chat", chat.__doc__)
     parser.add_env()
     parser.add_model("who answers")("--temperature", "of the sampling; 0 is greedy", type=float, default=0.0)
     parser.add_env_kwargs()
@@ -190,10 +190,10 @@ def chat(argv: Sequence[str]) -> int:
     require("rich", "train")
     from rich.console import Console
 
-    from agent_gym.serve.terminal import Terminal
+    from agent_gym.serve.terminal import ChatTerminal
 
     with _conversation(arguments) as conversation:
-        Terminal(conversation, arguments.model or arguments.endpoint, Console()).run(_ask)
+        ChatTerminal(conversation, arguments.model or arguments.endpoint, Console()).run(_ask)
     return 0
 
 
@@ -201,9 +201,9 @@ def chat(argv: Sequence[str]) -> int:
 def _conversation(arguments: Namespace) -> Iterator[Conversation]:
     from agent_gym.cli.engine import open_model
     from agent_gym.rollout import EpisodeSpec
-    from agent_gym.serve.conversation import Conversation, Limits
+    from agent_gym.serve.conversation import ChatLimits, Conversation
 
-    limits = Limits(arguments.max_turn_tokens, arguments.max_tokens, arguments.max_turns)
+    limits = ChatLimits(arguments.max_turn_tokens, arguments.max_tokens, arguments.max_turns)
     env_id, env_kwargs, seed = arguments.env_id, arguments.env_kwargs, arguments.seed
     spec = EpisodeSpec(env_id, env_kwargs, seed=seed, split=arguments.split, index=arguments.index)
     # Before a model is loaded: the mistakes in these arguments are cheap to find.

@@ -12,11 +12,11 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent_gym.cli.parser import COLUMNS_HELP, Parser, check_output, columns, nearest, positive
-from agent_gym.doctor import STAGES, Setting, run_stage, write_report
+from agent_gym.cli.parser import COLUMNS_HELP, CommandParser, check_output, columns, nearest, positive
+from agent_gym.doctor import STAGES, StageSettings, run_stage, write_report
 from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate.report import align
-from agent_gym.plan import Estimate, cache_per_token, find_shape
+from agent_gym.plan import MemoryEstimate, cache_per_token, find_shape
 from agent_gym.plan import plan as estimate
 
 GIB = 2**30
@@ -30,7 +30,7 @@ def prepare(argv: Sequence[str]) -> int:
 
     recipes = "\n".join(f"  {name:<19}{recipe.summary}" for name, recipe in RECIPES.items())
     summary = f"{prepare.__doc__}\n\nrecipes:\n{recipes}"
-    parser = Parser("prepare", summary)
+    parser = CommandParser("prepare", summary)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.flag("recipe RECIPE", "what to prepare", choices=list(RECIPES))
     help_text = "files, folders or https addresses of files to take instead of the hub, in the form of the source"
@@ -74,7 +74,7 @@ def prepare(argv: Sequence[str]) -> int:
 
 def plan(argv: Sequence[str]) -> int:
     """Estimate the memory of a training run and name a layout that fits."""
-    parser = Parser("plan", plan.__doc__)
+    parser = CommandParser("plan", plan.__doc__)
     parser.flag("--model", "folder or hub id", required=True)
     parser.flag("--gpus NxGIB", "for example 4x80", type=_gpus, required=True)
     parser.flag("--max_episode_tokens", "tokens of the longest context", type=positive, default=4096)
@@ -120,7 +120,7 @@ def _gpus(text: str) -> tuple[int, float]:
     return int(found[1]), float(found[2])
 
 
-def _row(one: Estimate) -> list[str]:
+def _row(one: MemoryEstimate) -> list[str]:
     sizes = (one.state.weights, one.state.gradients, one.state.optimizer, one.activations, one.head, one.training)
     return [
         one.layout,
@@ -136,7 +136,7 @@ def _row(one: Estimate) -> list[str]:
     ]
 
 
-def _command(one: Estimate, arguments: argparse.Namespace, gib: float) -> str:
+def _command(one: MemoryEstimate, arguments: argparse.Namespace, gib: float) -> str:
     model, tokens = shlex.quote(arguments.model), arguments.max_episode_tokens
     flags = [f"--model_name_or_path {model}", f"--max_episode_tokens {tokens}"]
     flags += [f"--micro_batch_tokens {arguments.micro_batch_tokens}", "--gradient_checkpointing true", "--bf16 true"]
@@ -166,7 +166,7 @@ def _command(one: Estimate, arguments: argparse.Namespace, gib: float) -> str:
 
 def doctor(argv: Sequence[str]) -> int:
     """Try all that training needs of this machine, with random weights; exit status 1 if a stage failed."""
-    parser = Parser("doctor", doctor.__doc__)
+    parser = CommandParser("doctor", doctor.__doc__)
     parser.flag("--gpus N", "how many GPUs to try; default: all that torch sees", type=positive)
     parser.flag("--cpu", "everything but the device: tiny shapes, two processes, no GPU", action="store_true")
     parser.flag("--only STAGES", f"some of {','.join(STAGES)}", type=_stages)
@@ -185,7 +185,7 @@ def doctor(argv: Sequence[str]) -> int:
     folder = Path(arguments.output_dir)
     check_output(folder / "report.md")
     names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpus else []
-    setting = Setting((names if names != [""] else [str(i) for i in range(gpus)])[:gpus], str(folder.resolve()))
+    setting = StageSettings((names if names != [""] else [str(i) for i in range(gpus)])[:gpus], str(folder.resolve()))
     results = []
     for stage in arguments.only or STAGES:
         results.append(result := run_stage(setting, stage))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent_gym.cli.parser import Parser, left_out, take_option, with_underscores
+from agent_gym.cli.parser import CommandParser, left_out, take_option, with_underscores
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate.report import align, with_interval
 from agent_gym.evaluate.statistics import mean
@@ -49,7 +49,7 @@ def _last_checkpoint(folder: Path) -> int | None:
 
 def runs(argv: Sequence[str]) -> int:
     """List the runs in a folder: status, step, last numbers."""
-    parser = Parser("runs", runs.__doc__)
+    parser = CommandParser("runs", runs.__doc__)
     parser.flag("folder FOLDER", "where to look", nargs="?", default="runs")
     parser.flag("--json", "print JSON instead of a table", action="store_true")
     arguments = parser.parse(argv)
@@ -84,7 +84,7 @@ def resume(argv: Sequence[str]) -> int:
     """Resume a run from its last checkpoint, with the settings that it was started with."""
     from agent_gym.cli.main import main
 
-    parser = Parser("resume", resume.__doc__)
+    parser = CommandParser("resume", resume.__doc__)
     parser.flag("folder RUN", "the run's folder; settings behind it win, for example --max_steps 200")
     if argv and argv[0].startswith("-") and argv[0] not in ("-h", "--help"):  # all flags belong to the run's command
         raise ConfigError(f"resume: name the run's folder before {argv[0]}: agent-gym resume RUN --max_steps 200")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, NoReturn
 
-from agent_gym.cli.parser import Parser, positive, run_kind
+from agent_gym.cli.parser import CommandParser, positive, run_kind
 from agent_gym.models import check_model
 from agent_gym.policies.vllm import set_environment
 from agent_gym.policies.vllm.launch import ENVIRONMENT, VARIABLE, key_file, server_command, server_key
@@ -33,7 +33,7 @@ def _model(argv: Sequence[str]) -> int:
 
     Anything behind -- goes to `vllm serve`: -- --data-parallel-size 2 --gpu-memory-utilization 0.9
     """
-    parser = Parser("serve model", _model.__doc__)
+    parser = CommandParser("serve model", _model.__doc__)
     parser.flag("model", "folder, hub id, or smollm2 (agent-gym prepare)")
     add_address(parser, 8010, "sample from the model, and with its key replace the weights and run code")
     help_text = "longest sequence in tokens, at least max_episode_tokens of the trainer"
@@ -73,7 +73,7 @@ def _model(argv: Sequence[str]) -> int:
 
 def _search(argv: Sequence[str]) -> int:
     """Serve a search engine over HTTP, with Search-R1's protocol (POST /retrieve, GET /health)."""
-    parser = Parser("serve search", _search.__doc__)
+    parser = CommandParser("serve search", _search.__doc__)
     parser.flag(
         "--corpus", "a corpus folder, a .jsonl, .json or .parquet file, or a data set of the hub", required=True
     )
@@ -101,7 +101,7 @@ def _search(argv: Sequence[str]) -> int:
 def _sandbox(argv: Sequence[str]) -> int:
     """Run programs over HTTP, with SandboxFusion's protocol (POST /run_code, GET /health)."""
     usual = Limits()
-    parser = Parser("serve sandbox", _sandbox.__doc__)
+    parser = CommandParser("serve sandbox", _sandbox.__doc__)
     add_address(parser, 8080, "run programs")
     parser.flag("--slots", "programs at the same time; two per core unless given", type=positive)
     help_text = "CPU seconds of a program; a request can ask for less of this and of the next two"
@@ -123,7 +123,8 @@ def _sandbox(argv: Sequence[str]) -> int:
 
 
 def _webshop(argv: Sequence[str]) -> int:
-    parser = Parser("serve webshop", f"Shop yourself: {_WEBSHOP} as a web page, with its reward and all parts of it.")
+    about = f"Shop yourself: {_WEBSHOP} as a web page, with its reward and all parts of it."
+    parser = CommandParser("serve webshop", about)
     add_address(parser, 8090, "shop")
     parser.add_env_kwargs()
     arguments = parser.parse(argv)
@@ -138,7 +139,7 @@ def _webshop(argv: Sequence[str]) -> int:
     return 0
 
 
-def add_address(parser: Parser, port: int, deed: str) -> None:
+def add_address(parser: CommandParser, port: int, deed: str) -> None:
     """Add the flags of where to listen; anyone who reaches it can do the `deed`."""
     help_text = f"address to listen on; anyone who reaches it can {deed}, so beware of 0.0.0.0"
     parser.flag("--host", help_text, default="127.0.0.1")

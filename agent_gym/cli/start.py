@@ -14,7 +14,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-from agent_gym.cli.parser import Parser, add_engine, announce, seed_list
+from agent_gym.cli.parser import CommandParser, add_engine, announce, seed_list
 from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate.report import align
 from agent_gym.installed import install_command
@@ -48,7 +48,7 @@ complete -c agent-gym -a '(agent-gym completion words (commandline -opc)[2..-1] 
 
 def list_envs(argv: Sequence[str]) -> int:
     """Show the environments: id, summary, tools, the extra that it needs."""
-    parser = Parser("list", list_envs.__doc__)
+    parser = CommandParser("list", list_envs.__doc__)
     parser.flag("--json", "print JSON instead of a table", action="store_true")
     if parser.parse(argv).json:
         print(json.dumps([dataclasses.asdict(entry) for entry in entries()], indent=2, default=dict))
@@ -67,7 +67,7 @@ def completion(argv: Sequence[str]) -> int:
     if argv and argv[0] == "words":
         print(*_words(argv[1:]), sep="\n")
         return 0
-    parser = Parser("completion", completion.__doc__)
+    parser = CommandParser("completion", completion.__doc__)
     parser.epilog = (
         'use it:  eval "$(agent-gym completion bash)" in ~/.bashrc; eval "$(agent-gym completion zsh)" in ~/.zshrc, '
         "behind compinit; agent-gym completion fish | source in ~/.config/fish/config.fish"
@@ -108,7 +108,7 @@ def _help(*words: str) -> str:
 
 def speedrun(argv: Sequence[str]) -> int:
     """Model, warm start, GRPO, evaluation: prints a table, writes curve.png and trajectories.html."""
-    parser = Parser("speedrun", speedrun.__doc__)
+    parser = CommandParser("speedrun", speedrun.__doc__)
     parser.flag(
         "--preset",
         "with a tiny model made on the spot, minutes on two cores, with controls: bisect, learning to search; bargain, "

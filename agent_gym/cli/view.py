@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from agent_gym.cli.parser import Parser, check_output, left_out, positive
+from agent_gym.cli.parser import CommandParser, check_output, left_out, positive
 from agent_gym.cli.runs import status_of
 from agent_gym.errors import ConfigError, require, write_whole, writing
 from agent_gym.rollout import read_trajectories, scan_trajectories
@@ -60,7 +60,7 @@ def _plain(file: str) -> Path:
 
 def view(argv: Sequence[str]) -> int:
     """Turn trajectories, or a run, into HTML pages that open anywhere, without a server or a network."""
-    parser = Parser("view", view.__doc__)
+    parser = CommandParser("view", view.__doc__)
     help_text = (
         "a trajectory file (.jsonl) or a folder of them; two are two runs, compared task by task; or a run's folder"
     )
@@ -137,9 +137,9 @@ def _show(runs: Mapping[str, Sequence[Path]], number: int | None) -> None:
     console = Console(highlight=False)
     if number is None and console.is_terminal and sys.stdin.isatty():
         require("textual", "terminal")
-        from agent_gym.viewer.browser import Browser
+        from agent_gym.viewer.browser import TrajectoryBrowser
 
-        Browser(runs).run()
+        TrajectoryBrowser(runs).run()
         return
     records = list(read_files(chain.from_iterable(runs.values())))
     if number is None:
@@ -152,7 +152,7 @@ def _show(runs: Mapping[str, Sequence[Path]], number: int | None) -> None:
 
 def figure(argv: Sequence[str]) -> int:
     """Draw the runs of a speedrun as one picture: success over steps with its band, controls, tool calls, tokens."""
-    parser = Parser("figure", figure.__doc__)
+    parser = CommandParser("figure", figure.__doc__)
     parser.flag("folder FOLDER", "what `agent-gym speedrun --seeds 0,1,2 --output_dir FOLDER` has left")
     parser.flag("--output FILE.png", "the picture, and beside it the same as .svg; default: FOLDER/figure.png")
     arguments = parser.parse(argv)

@@ -16,6 +16,7 @@ from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError
 from agent_gym.images import images_of
 from agent_gym.registry import make
+from agent_gym.renamed import renamed
 from agent_gym.tool_env import ToolEnv
 
 Row = dict[str, Any]
@@ -52,7 +53,7 @@ def opening_messages(env: TextEnv, info: Mapping[str, Any]) -> list[Message]:
     return [{"role": "system", "content": "\n\n".join(texts)}, *others]
 
 
-class LentEpisode:
+class ExternalEpisode:
     """An environment that another library's loop plays with texts; made once, reset often.
 
     Attributes:
@@ -83,3 +84,6 @@ class LentEpisode:
         if self.over:
             self.metrics["is_success"] = float(info["is_success"])
         return info["messages"][1:], float(reward)
+
+
+__getattr__ = renamed(__name__, {"LentEpisode": "ExternalEpisode"})

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from agent_gym.contrib.lending import LentEpisode, Row, task_rows
+from agent_gym.contrib.lending import ExternalEpisode, Row, task_rows
 from agent_gym.errors import require
 
 
@@ -22,7 +22,7 @@ def nemo_gym_rows(
     env_id: str, agent: str, *, split: str = "train", tasks: int = 1000, seed: int = 0, **env_kwargs: Any
 ) -> list[Row]:
     """Return lines of a data set of NeMo Gym; `agent` is the name of the `gymnasium_agent` in its configuration."""
-    episode, lines = LentEpisode(env_id, env_kwargs), []
+    episode, lines = ExternalEpisode(env_id, env_kwargs), []
     for row in task_rows(env_id, split, tasks, seed, env_kwargs):
         opening = [dict(message) for message in episode.reset(row)]
         reference = {"type": "responses_api_agents", "name": agent}
@@ -36,7 +36,7 @@ def nemo_gym_server(env_id: str, **env_kwargs: Any) -> type:
 
     class AgentGymServer(base.GymnasiumServer):
         async def reset(self, metadata: dict, session_id: str | None = None) -> tuple[str | None, dict]:
-            episode = await asyncio.to_thread(LentEpisode, env_id, env_kwargs)
+            episode = await asyncio.to_thread(ExternalEpisode, env_id, env_kwargs)
             await asyncio.to_thread(episode.reset, metadata["task"])
             self.session_state[session_id] = episode
             return None, {}  # the row has the opening already

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent_gym.contrib.lending import LentEpisode, Row
+from agent_gym.contrib.lending import ExternalEpisode, Row
 from agent_gym.errors import require
 
 types: Any = require("openenv.core.env_server.types", "openenv")
@@ -38,7 +38,7 @@ def openenv_class(env_id: str, **env_kwargs: Any) -> type:
 
         def __init__(self) -> None:
             super().__init__()
-            self._episode = LentEpisode(env_id, env_kwargs)
+            self._episode = ExternalEpisode(env_id, env_kwargs)
             self._state = types.State()
 
         def reset(self, seed: int | None = None, episode_id: str | None = None, **task: Any) -> Any:

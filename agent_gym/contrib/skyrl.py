@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_gym.chat import Message
-from agent_gym.contrib.lending import LentEpisode, Row, task_rows
+from agent_gym.contrib.lending import ExternalEpisode, Row, task_rows
 from agent_gym.errors import require
 
 
@@ -33,7 +33,7 @@ def to_skyrl(env_id: str, *, split: str = "train", tasks: int = 1000, seed: int 
         def __init__(self, env_config: Any = None, extras: Mapping[str, Any] | None = None) -> None:
             super().__init__()
             self._row = (extras or {})["task"]
-            self._episode = LentEpisode(env_id, env_kwargs)
+            self._episode = ExternalEpisode(env_id, env_kwargs)
 
         def init(self, prompt: Any) -> tuple[list[Message], dict[str, Any]]:
             return self._episode.reset(self._row), {}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from agent_gym.chat import Message, text_of
-from agent_gym.contrib.lending import LentEpisode, task_rows
+from agent_gym.contrib.lending import ExternalEpisode, task_rows
 from agent_gym.env import Reply
 from agent_gym.errors import ConfigError, message_of, require, shown
 from agent_gym.images import Content
@@ -72,7 +72,7 @@ class _Environment:
     _made_by: tuple[str, Mapping[str, Any]]
 
     def __init__(self) -> None:
-        self._episode = LentEpisode(*self._made_by)
+        self._episode = ExternalEpisode(*self._made_by)
 
     def reset(self, **row: Any) -> str:
         return str(self._episode.reset(row)[-1]["content"])

@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-from agent_gym.contrib.lending import LentEpisode, task_rows
+from agent_gym.contrib.lending import ExternalEpisode, task_rows
 from agent_gym.errors import require
 
 vf: Any = require("verifiers.v1", "verifiers")
@@ -51,7 +51,7 @@ class AgentGymTaskset(vf.Taskset[AgentGymTask, AgentGymConfig]):
     def load(self) -> Iterator[AgentGymTask]:
         """Yield the tasks; `ConfigError` if there are fewer than asked for."""
         config = self.config
-        episode = LentEpisode(config.env_id, config.env_kwargs)
+        episode = ExternalEpisode(config.env_id, config.env_kwargs)
         for row in task_rows(config.env_id, config.split, config.tasks, config.seed, config.env_kwargs):
             *system, question = episode.reset(row)
             yield AgentGymTask(
@@ -78,7 +78,7 @@ class AgentGymEnv(vf.Env[AgentGymEnvConfig]):
 
     async def run(self, task: Any, agents: Any) -> None:
         """Play one episode."""
-        episode = LentEpisode(task.data.env_id, task.data.env_kwargs)
+        episode = ExternalEpisode(task.data.env_id, task.data.env_kwargs)
         await asyncio.to_thread(episode.reset, task.data.row)
         async with agents.player.interaction(task) as interaction:
             segment = await interaction.turn()

@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.errors import require
+from agent_gym.renamed import renamed
 
 STAGES = ("machine", "engine", "sleep", "ddp", "zero2", "zero3", "fsdp2", "server", "kill", "speed", "memory")
 LIMIT_S = 600.0  # for each; most take one minute, and more where others use the machine
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class StageSettings:
     """The settings that all stages share."""
 
     gpus: Sequence[str]  # as CUDA_VISIBLE_DEVICES names them; none: everything on the CPU, with tiny shapes
@@ -59,7 +60,7 @@ class SkippedStage(Exception):
     """Raised by a stage that cannot be tried here; the text gives the reason."""
 
 
-def run_stage(setting: Setting, stage: str) -> Result:
+def run_stage(setting: StageSettings, stage: str) -> Result:
     """Try one stage in a separate process; all that it has started is gone afterwards."""
     answer, log = Path(setting.folder, f"{stage}.json"), Path(setting.folder, f"{stage}.log")
     answer.unlink(missing_ok=True)
@@ -90,7 +91,7 @@ def end(process: subprocess.Popen[Any]) -> None:
     process.wait()
 
 
-def write_report(setting: Setting, results: Sequence[Result]) -> None:
+def write_report(setting: StageSettings, results: Sequence[Result]) -> None:
     """Write report.md, to paste into an issue, and report.json."""
     text = [f"# agent-gym doctor: {f'{len(setting.gpus)} GPUs' if setting.gpus else 'a CPU, tiny shapes'}", ""]
     text += ["| stage | | seconds | |", "|---|---|---|---|"]
@@ -105,3 +106,6 @@ def write_report(setting: Setting, results: Sequence[Result]) -> None:
     Path(setting.folder, "report.md").write_text("\n".join(text) + "\n", encoding="utf-8")
     content = {"gpus": len(setting.gpus), "stages": [dataclasses.asdict(result) for result in results]}
     Path(setting.folder, "report.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+__getattr__ = renamed(__name__, {"Setting": "StageSettings"})

@@ -24,7 +24,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from agent_gym.doctor import Setting
+from agent_gym.doctor import StageSettings
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import described
 from agent_gym.plan import ModelShape, find_shape
@@ -53,12 +53,12 @@ ENV_ID = "Doctor/Length-v0"
 gymnasium.register(ENV_ID, entry_point=LengthEnv)
 
 
-def large(setting: Setting) -> ModelShape:
+def large(setting: StageSettings) -> ModelShape:
     """Return the shape of the measured model: Qwen2.5-1.5B's, and without a GPU a tiny one."""
     return find_shape("Qwen/Qwen2.5-1.5B") if setting.gpus else TINY
 
 
-def model_folder(setting: Setting, shape: ModelShape) -> str:
+def model_folder(setting: StageSettings, shape: ModelShape) -> str:
     """Write a random model of this shape, with a tokenizer, unless that was done before; return its folder."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -82,7 +82,7 @@ def model_folder(setting: Setting, shape: ModelShape) -> str:
     return str(folder)
 
 
-def make_trainer(setting: Setting, shape: ModelShape, *, lora: bool = False, **changes: Any) -> Any:
+def make_trainer(setting: StageSettings, shape: ModelShape, *, lora: bool = False, **changes: Any) -> Any:
     """Make a GRPO trainer of a random model; without `use_vllm` a script plays. `changes` are settings."""
     from peft import LoraConfig
     from transformers import AutoTokenizer
@@ -130,7 +130,7 @@ def distance(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
     return max((a[name] - b[name]).abs().max().item() for name in a) if set(a) == set(b) else float("inf")
 
 
-def compare(setting: Setting, kind: str) -> dict[str, float]:
+def compare(setting: StageSettings, kind: str) -> dict[str, float]:
     """Train as a rank of a layout; return the distances from one process, as shares of the largest change."""
     from safetensors.torch import load_file
 
@@ -185,7 +185,7 @@ def _let_cpus_shard() -> None:
     setattr(PartialState, "__init__", init)  # noqa: B010  (mypy takes no assignment to it)
 
 
-def race(setting: Setting, kind: str) -> dict[str, Any]:
+def race(setting: StageSettings, kind: str) -> dict[str, Any]:
     """Train with the engine on the same GPUs; return tokens per second, shares of a step, and the peak of memory.
 
     Memory that others have taken before is not counted; memory that they take or free meanwhile is.
@@ -229,12 +229,12 @@ def race(setting: Setting, kind: str) -> dict[str, Any]:
     return found
 
 
-def endless(setting: Setting) -> None:
+def endless(setting: StageSettings) -> None:
     """Train until the process is killed."""
     make_trainer(setting, TINY, max_steps=10**6).train()
 
 
-def command(setting: Setting, *words: str) -> list[str]:
+def command(setting: StageSettings, *words: str) -> list[str]:
     """Return the command that runs this module in as many processes as there are GPUs."""
     start = ["torch.distributed.run", "--nproc_per_node", str(setting.ranks), "--master_port", free_port()]
     return [sys.executable, "-m", *start, "-m", __spec__.name, json.dumps(dataclasses.asdict(setting)), *words]
@@ -249,7 +249,7 @@ def free_port() -> str:
 
 def main(words: Sequence[str]) -> None:
     """Run the named command as a rank, and write the result, or the error, into a file."""
-    setting, (what, *arguments) = Setting(**json.loads(words[0])), words[1:]
+    setting, (what, *arguments) = StageSettings(**json.loads(words[0])), words[1:]
     roles: dict[str, Callable[..., Any]] = {"compare": compare, "race": race, "endless": endless}
     result = Path(setting.folder, f"rank-{os.environ['RANK']}.json")
     try:

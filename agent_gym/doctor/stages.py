@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from agent_gym.doctor import Setting, SkippedStage, end, ranks
+from agent_gym.doctor import SkippedStage, StageSettings, end, ranks
 from agent_gym.errors import RolloutError, described, require
 from agent_gym.installed import install_command
 from agent_gym.plan import RESERVED_SHARE, plan
@@ -35,7 +35,7 @@ GROWTH = 0.2 * GIB  # bytes that cycles may take for good
 OFF = 0.01  # of the largest change of a weight, by which layouts may differ: sums of float32 in another order
 
 
-def machine(setting: Setting) -> dict[str, Any]:
+def machine(setting: StageSettings) -> dict[str, Any]:
     """Return versions, GPUs with their connections, and free memory."""
     from agent_gym.evaluate.cards import versions
 
@@ -59,7 +59,7 @@ def check(holds: bool, otherwise: str) -> None:
         raise RolloutError(otherwise)
 
 
-def with_engine(setting: Setting, lora: bool = False, **changes: Any) -> tuple[Any, dict[str, Any]]:
+def with_engine(setting: StageSettings, lora: bool = False, **changes: Any) -> tuple[Any, dict[str, Any]]:
     """Train three steps with vLLM; return the trainer and how far logprobs were off, and check them."""
     settings: dict[str, Any] = {"use_vllm": True, "learning_rate": 1e-4 if setting.gpus else 1e-2}
     if setting.gpus:
@@ -77,7 +77,7 @@ def with_engine(setting: Setting, lora: bool = False, **changes: Any) -> tuple[A
     return trainer, {"logprobs_off": float(f"{max(gaps):.1e}"), "weights_moved": float(f"{moved:.1e}")}
 
 
-def engine(setting: Setting) -> dict[str, Any]:
+def engine(setting: StageSettings) -> dict[str, Any]:
     """Train with an engine, and compare its logprobs and its weights with the trainer's.
 
     In full it is in this process, where its weights can be read; with LoRA on a GPU in a separate one, as in most runs.
@@ -119,7 +119,7 @@ def engine_off(policy: Any, weights: dict[str, Any]) -> tuple[float, str]:
     return max(off), f"{len(off)} of {len(named)}"
 
 
-def sleep(setting: Setting) -> dict[str, Any]:
+def sleep(setting: StageSettings) -> dict[str, Any]:
     """Let an engine take weights, sample, sleep and wake many times, and look at the memory that is taken."""
     from transformers import AutoModelForCausalLM
 
@@ -149,7 +149,7 @@ def sleep(setting: Setting) -> dict[str, Any]:
     )
 
 
-def layout(setting: Setting, kind: str) -> dict[str, Any]:
+def layout(setting: StageSettings, kind: str) -> dict[str, Any]:
     """Train in one process, then in ranks of a layout, on the same episodes, and compare the weights."""
     from safetensors.torch import save_file
 
@@ -169,7 +169,7 @@ def layout(setting: Setting, kind: str) -> dict[str, Any]:
     return found
 
 
-def in_ranks(setting: Setting, *words: str) -> list[dict[str, Any]]:
+def in_ranks(setting: StageSettings, *words: str) -> list[dict[str, Any]]:
     """Run ranks to their end and return each one's result; `RolloutError` if one of them failed."""
     for old in Path(setting.folder).glob("rank-*.failed"):
         old.unlink()
@@ -191,7 +191,7 @@ def environment(gpus: Sequence[str]) -> dict[str, str]:
 
 
 @contextmanager
-def serving(setting: Setting, model: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def serving(setting: StageSettings, model: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Yield the address of a model server, which may still be loading, and its process; it has the last GPU."""
     port = ranks.free_port()
     words = [sys.executable, "-m", "agent_gym", "serve", "model", model, "--port", port, "--context", str(CONTEXT)]
@@ -203,7 +203,7 @@ def serving(setting: Setting, model: str) -> Iterator[tuple[str, subprocess.Pope
         end(process)
 
 
-def server(setting: Setting) -> dict[str, Any]:
+def server(setting: StageSettings) -> dict[str, Any]:
     """Train with a model server; return how fast it takes weights in each way, in GB per second."""
     shape = ranks.large(setting)
     found: dict[str, Any] = {}
@@ -220,7 +220,7 @@ def server(setting: Setting) -> dict[str, Any]:
     return found
 
 
-def kill(setting: Setting) -> dict[str, Any]:
+def kill(setting: StageSettings) -> dict[str, Any]:
     """Kill a server that is sampling, and a rank that is training; return the seconds until it is reported."""
     from agent_gym.policies import Request, SamplingParams, VLLMServerPolicy
 
@@ -251,7 +251,7 @@ def kill(setting: Setting) -> dict[str, Any]:
         end(launcher)
 
 
-def speed(setting: Setting, kind: str) -> dict[str, Any]:
+def speed(setting: StageSettings, kind: str) -> dict[str, Any]:
     """Measure training with the engine on the same GPUs; the peak of memory is held against `plan`."""
     if not setting.gpus and kind == "fsdp2":
         raise SkippedStage("there is no GPU whose memory could be measured")
@@ -268,7 +268,7 @@ def speed(setting: Setting, kind: str) -> dict[str, Any]:
     return found
 
 
-RUN: dict[str, Callable[[Setting], dict[str, Any]]] = {
+RUN: dict[str, Callable[[StageSettings], dict[str, Any]]] = {
     **{stage.__name__: stage for stage in (machine, engine, sleep, server, kill)},
     **{kind: partial(layout, kind=kind) for kind in ("ddp", "zero2", "zero3", "fsdp2")},
     "speed": partial(speed, kind="ddp"),
@@ -278,7 +278,7 @@ RUN: dict[str, Callable[[Setting], dict[str, Any]]] = {
 
 def main(words: Sequence[str]) -> None:
     """Try a stage, and write the result into a file of its name."""
-    stage, setting = words[0], Setting(**json.loads(words[1]))
+    stage, setting = words[0], StageSettings(**json.loads(words[1]))
     from agent_gym.policies.vllm import set_environment
 
     set_environment()

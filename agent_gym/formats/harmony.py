@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from agent_gym.formats.calls import ToolCall, Turn, json_end, read_json, skip_space, with_arguments, write_json
-from agent_gym.formats.native import Found, NativeParser
+from agent_gym.formats.native import FoundCalls, NativeParser
 
 _RECIPIENT = re.compile(r"\bto=(?P<name>[^\s<]*)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(?P<name>\w*)")
@@ -41,7 +41,7 @@ class HarmonyParser(NativeParser):
         joined = {key: "\n".join(filter(None, (one.strip() for one in value))) for key, value in texts.items()}
         return Turn(joined["final"], found, joined["analysis"])
 
-    def _scan(self, text: str, texts: dict[str, list[str]] | None = None) -> Iterator[Found]:
+    def _scan(self, text: str, texts: dict[str, list[str]] | None = None) -> Iterator[FoundCalls]:
         position = 0
         starts = [*(match.start() for match in re.finditer(re.escape(_START), text)), len(text)]
         bodies = [*(match.start() for match in re.finditer(re.escape(_BODY), text)), len(text)]
@@ -71,13 +71,13 @@ class HarmonyParser(NativeParser):
 
     def _message(
         self, head: str, body: str | None, start: int, stop: int, texts: dict[str, list[str]] | None
-    ) -> Iterator[Found]:
+    ) -> Iterator[FoundCalls]:
         channel, recipient = _CHANNEL.search(head), _RECIPIENT.search(head)
         named = channel["name"] if channel else ""
         if recipient is None:
             if body is not None and (_FUNCTIONS in head or "<|constrain|>" in head):
                 error = "a call is written <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}"
-                yield Found(start, stop, ToolCall("", error=error))
+                yield FoundCalls(start, stop, ToolCall("", error=error))
             elif texts is not None:
                 words = head if channel is None else ""
                 words = words.replace(_START, "").replace("<|end|>", "").strip()
@@ -85,7 +85,7 @@ class HarmonyParser(NativeParser):
                 texts["analysis" if named == "analysis" else "final"] += [words, body or ""]
             return
         name = recipient["name"].removeprefix(_FUNCTIONS)
-        yield Found(start, stop, self._call(name, body, named))
+        yield FoundCalls(start, stop, self._call(name, body, named))
 
     def _call(self, name: str, body: str | None, channel: str) -> ToolCall:
         if body is None:

@@ -15,7 +15,7 @@ from typing import Any
 from agent_gym.errors import ConfigError
 from agent_gym.formats.calls import ToolCall, json_end, read_json, skip_space, unfit, with_arguments, write_json
 from agent_gym.formats.literals import Literals
-from agent_gym.formats.native import Found, NativeParser
+from agent_gym.formats.native import FoundCalls, NativeParser
 
 _WORD = r"[^<>\[\]{}()\"'\s|\uff5c]+?"
 _FENCE = re.compile(r"\s*```(?:json)?[ \t]*\n?")
@@ -61,7 +61,7 @@ class HeadedCalls(NativeParser):
         self.fence, self.between, self.ids = fence, between, ids
         self._head = re.compile(pattern or _pattern(head))
 
-    def _scan(self, text: str) -> Iterator[Found]:
+    def _scan(self, text: str) -> Iterator[FoundCalls]:
         position, failures = 0, 0
         while opened := self._head.search(text, position):
             name, number = opened["name"].strip(), opened.groupdict().get("id")
@@ -82,7 +82,7 @@ class HeadedCalls(NativeParser):
             after_space = skip_space(text, position)
             if self.tail.strip() and text.startswith(self.tail.strip(), after_space):
                 position = after_space + len(self.tail.strip())
-            yield Found(opened.start(), position, call)
+            yield FoundCalls(opened.start(), position, call)
 
     def _arguments(self, text: str, place: int) -> tuple[Any, int]:
         place = skip_space(text, place)
@@ -130,7 +130,7 @@ class FunctionaryCalls(HeadedCalls):
         match = re.search(r">>>(?!all\s)", text)
         return match.start() if match else -1
 
-    def _content(self, text: str, found: Sequence[Found]) -> str:
+    def _content(self, text: str, found: Sequence[FoundCalls]) -> str:
         return super()._content(text, found).removeprefix("all\n")
 
 

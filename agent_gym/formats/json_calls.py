@@ -27,7 +27,7 @@ from agent_gym.formats.calls import (
     write_json,
 )
 from agent_gym.formats.literals import Literals
-from agent_gym.formats.native import Found, NativeParser
+from agent_gym.formats.native import FoundCalls, NativeParser
 from agent_gym.formats.thoughts import plain_rest
 
 _LITERALS = Literals()
@@ -110,7 +110,7 @@ class JsonCalls(NativeParser):
             calls.append(ToolCall(name, arguments))
         return calls
 
-    def _scan(self, text: str) -> Iterator[Found]:
+    def _scan(self, text: str) -> Iterator[FoundCalls]:
         position, end, size, closing = 0, 0, len(self.closing), self.closing
         while opened := self._opening.search(text, position):
             start, begin = opened.span()
@@ -118,7 +118,7 @@ class JsonCalls(NativeParser):
                 end = text.find(closing, begin) if size else -1
             if end < 0 and self.closed:
                 error = f"the tool call is not closed by {closing}"
-                yield Found(start, len(text), ToolCall("", error=error))
+                yield FoundCalls(start, len(text), ToolCall("", error=error))
                 return
             if end >= 0:
                 try:
@@ -133,7 +133,7 @@ class JsonCalls(NativeParser):
             yield from found
             position = max(found[-1].stop, begin)
 
-    def _values(self, text: str, start: int, begin: int, end: int) -> list[Found]:
+    def _values(self, text: str, start: int, begin: int, end: int) -> list[FoundCalls]:
         """Read value after value up to the closing mark; at least one call."""
         found: list[Any] = []
         place, stop, size = begin, -1, len(self.closing)
@@ -161,7 +161,7 @@ class JsonCalls(NativeParser):
         calls = [call for value in found for call in self._calls(start, stop, value)]
         if reason or not calls:
             error = f"the tool call is not valid JSON: {reason}" if reason else self.keys.form
-            calls.append(Found(start, stop, ToolCall("", error=error)))
+            calls.append(FoundCalls(start, stop, ToolCall("", error=error)))
         return calls
 
     def _value(self, text: str, place: int) -> tuple[Any, int]:
@@ -173,12 +173,12 @@ class JsonCalls(NativeParser):
                 raise
         return _LITERALS.read(text, place)
 
-    def _calls(self, start: int, stop: int, value: Any) -> Iterator[Found]:
+    def _calls(self, start: int, stop: int, value: Any) -> Iterator[FoundCalls]:
         if self.lists and isinstance(value, list) and value:
             for one in value:
-                yield Found(start, stop, self.call_of(one))
+                yield FoundCalls(start, stop, self.call_of(one))
         else:
-            yield Found(start, stop, self.call_of(value))
+            yield FoundCalls(start, stop, self.call_of(value))
 
     def call_of(self, value: Any) -> ToolCall:
         """Make a call of a decoded JSON value."""
@@ -260,7 +260,7 @@ class PlainJson(JsonCalls):
         words = {self.keys.name, self.keys.arguments, *self.keys.also, "name", "arguments", "parameters", "function"}
         self._words = tuple(words)
 
-    def _scan(self, text: str) -> Iterator[Found]:
+    def _scan(self, text: str) -> Iterator[FoundCalls]:
         position, failures = 0, 0
         while opened := self._begin.search(text, position):
             start = opened.start()
@@ -270,7 +270,7 @@ class PlainJson(JsonCalls):
             if not text.startswith(self._brackets, place):
                 if tagged:
                     error = f"{opened['tag']} is not followed by {' or '.join(self._brackets)}"
-                    yield Found(start, position, ToolCall("", error=error))
+                    yield FoundCalls(start, position, ToolCall("", error=error))
                 continue
             while text.startswith(self._brackets, place):
                 try:
@@ -280,7 +280,7 @@ class PlainJson(JsonCalls):
                     if tagged or self._means_a_call(text[place : place + 2000]):
                         reason = _shortened(error)
                         call = ToolCall("", error=f"the tool call is not valid JSON: {reason}")
-                        yield Found(start, len(text), call)
+                        yield FoundCalls(start, len(text), call)
                         return
                     failures += 1
                     if failures > 20:  # a megabyte of brackets

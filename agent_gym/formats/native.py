@@ -29,7 +29,7 @@ _QUOTES = re.compile(r'(?<!\\)(?:\\\\)*"')
 _MAX_MARKS = 3  # of thoughts, in calls without an end
 
 
-class Found(NamedTuple):
+class FoundCalls(NamedTuple):
     """A call and the part of the turn that it takes: text[start:stop]."""
 
     start: int
@@ -37,7 +37,7 @@ class Found(NamedTuple):
     call: ToolCall
 
 
-def _start(found: Found) -> int:
+def _start(found: FoundCalls) -> int:
     return found.start
 
 
@@ -83,13 +83,13 @@ class NativeParser:
         rest, thought, found = self._read(text, prefill)
         return Turn(self._content(rest, found), [one.call for one in found], thought)
 
-    def _read(self, text: str, prefill: str) -> tuple[str, str, list[Found]]:
+    def _read(self, text: str, prefill: str) -> tuple[str, str, list[FoundCalls]]:
         """Return the turn without its thoughts, the thoughts, and the calls in the turn."""
         rest, thought, missing = split_thought(text, prefill, self._is_text(text))
         found = self._found(rest)
         if missing is not None and any(mark in thought for mark in self.marks):
             call = ToolCall("", error=f"the thought is not closed by {missing}, and calls in thoughts do not run")
-            found.append(Found(len(rest), len(rest), call))
+            found.append(FoundCalls(len(rest), len(rest), call))
         if not found and thought and text.lstrip().startswith(self.marks):
             # No thought begins with a call: a mark in an argument of a broken one looks like the end of a thought.
             found = [one for one in self._found(text) if one.call.error is not None][:1]
@@ -118,14 +118,14 @@ class NativeParser:
         """Make the id of the call that `number` calls of the episode precede; None in families without ids."""
         return None
 
-    def _scan(self, text: str) -> Iterator[Found]:
+    def _scan(self, text: str) -> Iterator[FoundCalls]:
         """Yield the calls of a text without thoughts, broken ones with an error."""
         raise NotImplementedError
 
-    def _found(self, text: str) -> list[Found]:
+    def _found(self, text: str) -> list[FoundCalls]:
         found = list(self._scan(text))
         if not found and (start := self._trace(text)) >= 0:
-            return [Found(start, len(text), ToolCall("", error=self._no_call(text)))]
+            return [FoundCalls(start, len(text), ToolCall("", error=self._no_call(text)))]
         return found
 
     def _trace(self, text: str) -> int:
@@ -144,7 +144,7 @@ class NativeParser:
         broken one, if no whole call follows: after a draft that the end of the thought has cut off the call follows
         that was meant.
         """
-        found: list[Found] | None = None
+        found: list[FoundCalls] | None = None
         asked = 0
 
         def inside(place: int) -> bool:
@@ -168,7 +168,7 @@ class NativeParser:
         """Whether this beginning of a call ends inside of an argument."""
         return len(_QUOTES.findall(text)) % 2 == 1
 
-    def _content(self, text: str, found: Sequence[Found]) -> str:
+    def _content(self, text: str, found: Sequence[FoundCalls]) -> str:
         pieces, end = [], 0
         for start, stop, _ in found:
             pieces.append(text[end:start])

@@ -9,7 +9,7 @@ from typing import Any
 from agent_gym.errors import ConfigError
 from agent_gym.formats.calls import ToolCall, skip_space, unfit
 from agent_gym.formats.literals import Literals, quoted
-from agent_gym.formats.native import Found, NativeParser
+from agent_gym.formats.native import FoundCalls, NativeParser
 from agent_gym.formats.typed import property_of, read_value
 
 _NAME = r"[^\s(),\[\]{}'\"=<>|`]+"
@@ -58,7 +58,7 @@ class PythonicCalls(NativeParser):
         alone = rf"(?:{before}(?:^|(?<=\|>)))\[(?={call})|\A\s*(?!\d){_NAME}\(\w+=(?=[^\n]*\)\]\s*\Z)"
         self._open = re.compile(re.escape(marks[0]) if opening else alone, re.MULTILINE)
 
-    def _scan(self, text: str) -> Iterator[Found]:
+    def _scan(self, text: str) -> Iterator[FoundCalls]:
         position = 0
         while opened := self._open.search(text, position):
             start = opened.start()
@@ -67,9 +67,9 @@ class PythonicCalls(NativeParser):
             yield from found
             position = max(found[-1].stop, opened.end())
 
-    def _block(self, text: str, start: int, place: int) -> list[Found]:
+    def _block(self, text: str, start: int, place: int) -> list[FoundCalls]:
         """Read the calls of one block, at least one; each takes the text before it along."""
-        found: list[Found] = []
+        found: list[FoundCalls] = []
         closing = self._closing
         place = _separators(text, place)
         if self.opening and text.startswith("[", place):
@@ -81,10 +81,10 @@ class PythonicCalls(NativeParser):
                 stop, done = stop + len(closing), True
             if done or place >= len(text):
                 if not found:
-                    found.append(Found(start, stop, ToolCall("", error="a list of tool calls is empty")))
+                    found.append(FoundCalls(start, stop, ToolCall("", error="a list of tool calls is empty")))
                 elif not done:
                     error = f"the tool calls are not closed by {closing or ']'}"
-                    found.append(Found(start, stop, ToolCall("", error=error)))
+                    found.append(FoundCalls(start, stop, ToolCall("", error=error)))
                 else:
                     found[-1] = found[-1]._replace(stop=stop)
                 return found
@@ -93,10 +93,10 @@ class PythonicCalls(NativeParser):
             except ValueError as error:
                 end = text.find(closing, place) if closing else -1
                 stop = len(text) if end < 0 else end + len(closing)
-                found.append(Found(start, stop, ToolCall("", error=f"the tool call is not valid: {error!s:.100}")))
+                found.append(FoundCalls(start, stop, ToolCall("", error=f"the tool call is not valid: {error!s:.100}")))
                 return found
             place = _separators(text, after)
-            found.append(Found(start, place, call))
+            found.append(FoundCalls(start, place, call))
             start = place
 
     def _call(self, text: str, place: int) -> tuple[ToolCall, int]:

@@ -26,7 +26,7 @@ from typing import Any
 
 from agent_gym.errors import ConfigError
 from agent_gym.formats.calls import ToolCall, read_json, skip_space, unfit
-from agent_gym.formats.native import Found, NativeParser
+from agent_gym.formats.native import FoundCalls, NativeParser
 from agent_gym.formats.typed import escaped, property_of, read_value, same, write_value
 
 _MAX_FAILURES = 5  # after that many values or calls without an end a turn is given up, so that time stays linear
@@ -63,7 +63,7 @@ class XmlCalls(NativeParser):
         self._key = re.compile(key)
         self._either = re.compile(f"(?P<end>{re.escape(tags.value_end)})|{key}")
 
-    def _scan(self, text: str) -> Iterator[Found]:
+    def _scan(self, text: str) -> Iterator[FoundCalls]:
         position, failures = 0, 0
         while opened := self._call.search(text, position):
             start = opened.start()
@@ -78,7 +78,7 @@ class XmlCalls(NativeParser):
                 failures += 1
                 if failures > _MAX_FAILURES:
                     stop = len(text)
-            yield Found(start, stop, call)
+            yield FoundCalls(start, stop, call)
             position = stop
 
     def _arguments(self, text: str, place: int, name: str) -> tuple[dict[str, Any], int]:

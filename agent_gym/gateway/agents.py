@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent_gym.errors import ConfigError, EnvFailure, require
-from agent_gym.gateway.server import Ended, Session
+from agent_gym.gateway.server import AgentSession, Ended
 
 _TAIL = 1 << 16  # bytes of a program's output that are kept
 _PASSED = re.compile(
@@ -40,7 +40,7 @@ class Output(NamedTuple):
 class FunctionAgent:
     """Runs `agent(client, task)`: an async function gets an `openai.AsyncOpenAI`, any other an `openai.OpenAI`."""
 
-    def __init__(self, function: Callable[..., Any], task: Any, session: Session) -> None:
+    def __init__(self, function: Callable[..., Any], task: Any, session: AgentSession) -> None:
         self._function, self._task, self._session = function, task, session
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
         self._stopped = False
@@ -99,7 +99,7 @@ class ProgramAgent:
     """
 
     def __init__(
-        self, command: Sequence[str], task: Mapping[str, Any], session: Session, passed: Collection[str] = ()
+        self, command: Sequence[str], task: Mapping[str, Any], session: AgentSession, passed: Collection[str] = ()
     ) -> None:
         self._session, self._folder = session, Path(tempfile.mkdtemp(prefix="agent-gym-"))
         fields = {**task, "base_url": session.url, "api_key": session.key, "folder": self._folder}

@@ -10,8 +10,8 @@ from agent_gym.chat import Message
 from agent_gym.gateway.exchange import (
     Answer,
     Asked,
-    Protocol,
     Refused,
+    WireProtocol,
     check_shape,
     function_schema,
     plain_text,
@@ -149,4 +149,4 @@ def _blocks(answer: Answer) -> list[dict[str, Any]]:
     return blocks
 
 
-PROTOCOL = Protocol(read, write, events, error)
+PROTOCOL = WireProtocol(read, write, events, error)

@@ -14,8 +14,8 @@ from agent_gym.chat import Message
 from agent_gym.gateway.exchange import (
     Answer,
     Asked,
-    Protocol,
     Refused,
+    WireProtocol,
     check_shape,
     function_schema,
     plain_text,
@@ -169,4 +169,4 @@ def _tokens(body: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
     return made
 
 
-PROTOCOL = Protocol(read, write, events, error)
+PROTOCOL = WireProtocol(read, write, events, error)

@@ -23,7 +23,7 @@ from agent_gym.gateway import thing_at
 from agent_gym.gateway.agents import FunctionAgent, Output, ProgramAgent
 from agent_gym.gateway.exchange import HERMES, Answer, Refused, split_turn
 from agent_gym.gateway.history import History
-from agent_gym.gateway.server import Act, Ended, Exchange, Session, shared_gateway
+from agent_gym.gateway.server import Act, AgentSession, Ended, Exchange, shared_gateway
 from agent_gym.registry import make
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import ToolCall, ToolSchema, Turn
@@ -114,7 +114,7 @@ class AgentEnv(TextEnv):
         if isinstance(agent_env_pass, str) or not all(isinstance(name, str) for name in agent_env_pass):
             raise ConfigError(f"agent_env_pass is {shown(agent_env_pass)}; it must be a list of names of variables")
         self._passed = tuple(agent_env_pass)
-        self._session: Session | None = None
+        self._session: AgentSession | None = None
         self._running: FunctionAgent | ProgramAgent | None = None
         self._exchange: Exchange | None = None
         splits = self._world.tasks if self._world is not None else {"train": [{}]} if tasks is None else _splits(tasks)
@@ -290,7 +290,7 @@ class AgentEnv(TextEnv):
     def gold(self, task: Any) -> Any:
         return super().gold(task) if self._world is None else self._world.gold(task)
 
-    def _begin_world(self, task: Any, session: Session) -> dict[str, Any]:
+    def _begin_world(self, task: Any, session: AgentSession) -> dict[str, Any]:
         assert self._world is not None
         if self.renderer is not None and isinstance(world := self._world.unwrapped, ToolEnv):
             world.spoken = Either(self.renderer.call_format.parser)

@@ -83,7 +83,7 @@ class Answer:
             yield self.content[start : start + length]
 
 
-class Protocol(NamedTuple):
+class WireProtocol(NamedTuple):
     """How one kind of endpoint is spoken."""
 
     read: Callable[[Mapping[str, Any]], Asked]  # raises Refused, KeyError, TypeError, ValueError or AttributeError

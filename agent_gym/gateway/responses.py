@@ -14,8 +14,8 @@ from agent_gym.gateway.chat import error, read_message, read_tools
 from agent_gym.gateway.exchange import (
     Answer,
     Asked,
-    Protocol,
     Refused,
+    WireProtocol,
     check_shape,
     plain_text,
     result_text,
@@ -157,4 +157,4 @@ def _items(answer: Answer) -> list[dict[str, Any]]:
     return items
 
 
-PROTOCOL = Protocol(read, write, events, error)
+PROTOCOL = WireProtocol(read, write, events, error)

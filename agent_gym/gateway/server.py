@@ -26,7 +26,7 @@ from typing import Any
 
 from agent_gym.errors import EnvFailure, described
 from agent_gym.gateway import anthropic, chat, responses
-from agent_gym.gateway.exchange import Answer, Asked, Protocol, Refused
+from agent_gym.gateway.exchange import Answer, Asked, Refused, WireProtocol
 from agent_gym.serve.server import HTTPException, Request, Response, Route, Server, bind, get, json_response, read_body
 from agent_gym.transcript import plain_action
 
@@ -72,7 +72,7 @@ class Act:
 
 
 @dataclass(eq=False)
-class Session:
+class AgentSession:
     """The requests of one episode. Its environment takes them by `next`, its agent acts by `act` and ends by `end`."""
 
     key: str
@@ -164,10 +164,10 @@ class Gateway:
     def __init__(
         self,
         listener: socket.socket | None = None,
-        on_new: Callable[[Session], None] | None = None,
+        on_new: Callable[[AgentSession], None] | None = None,
         most: int | None = None,
     ) -> None:
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, AgentSession] = {}
         self._on_new, self._most = on_new, most
         models = {"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "agent-gym"}]}
         routes = [Route(prefix + "/v1/{what:path}", self._answer, methods=["POST"]) for prefix in ("", "/{key}")]
@@ -177,14 +177,14 @@ class Gateway:
         self._thread = threading.Thread(target=self._server.serve_forever, name="gateway", daemon=True)
         self._thread.start()
 
-    def open(self, key: str | None = None) -> Session:
+    def open(self, key: str | None = None) -> AgentSession:
         """Open a session under a key, by default one that cannot be guessed, or return the one that is open."""
         key = key or secrets.token_urlsafe(16)
         forget = partial(self._sessions.pop, key, None)
-        return self._sessions.setdefault(key, Session(key, f"{self.url}/{key}", forget))
+        return self._sessions.setdefault(key, AgentSession(key, f"{self.url}/{key}", forget))
 
     @property
-    def sessions(self) -> list[Session]:
+    def sessions(self) -> list[AgentSession]:
         """The open sessions."""
         return [*self._sessions.values()]
 
@@ -197,7 +197,7 @@ class Gateway:
             session.close()
         self._server.__exit__()
 
-    def _session(self, request: Request) -> Session:
+    def _session(self, request: Request) -> AgentSession:
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
         key = request.path_params.get("key") or request.headers.get("x-api-key") or bearer
         if session := self._sessions.get(key):
@@ -248,7 +248,7 @@ async def _send(request: Request, exchange: Exchange, events: Iterator[str]) -> 
     exchange.delivered = True
 
 
-def _read(protocol: Protocol, content: bytes) -> tuple[dict[str, Any], Asked]:
+def _read(protocol: WireProtocol, content: bytes) -> tuple[dict[str, Any], Asked]:
     try:
         body = json.loads(content.decode("utf-8", "replace"))
         # JavaScript cuts a text in the middle of an emoji, and no tokenizer takes half of a surrogate pair.

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 from agent_gym.chat import Message
 from agent_gym.errors import ConfigError, unknown_arguments, whole_number
-from agent_gym.judges.kinds import GOAL, Kind, Pairwise, Ranking, Reasoning, Rubric
-from agent_gym.judges.ledger import Cache, Ledger
+from agent_gym.judges.kinds import GOAL, JudgeKind, Pairwise, Ranking, Reasoning, Rubric
+from agent_gym.judges.ledger import Cache, JudgeUsage
 from agent_gym.judges.questions import PROMPTS, Case, Question
 from agent_gym.judges.sources import Endpoint, JudgeFailure, PolicyEngine, Source
 from agent_gym.policies.openai import KEY_VARIABLE
@@ -54,7 +54,7 @@ class Judge:
     `ConfigError` for settings that cannot work.
     """
 
-    kind: Kind  # the kind of its questions, see kinds.py
+    kind: JudgeKind  # the kind of its questions, see kinds.py
     endpoint: str  # an OpenAI-compatible server ("http://127.0.0.1:8000/v1"), or "engine" for the policy's own
     model: str | None = None  # its name there, None for the only one
     weight: float = 1.0  # the score, a number in [0, 1], is multiplied by it before it is added to the reward
@@ -83,7 +83,7 @@ class Judge:
                 raise ConfigError(f"{name} of the judge is {value!r}; it must be a finite number")
         if not isinstance(self.endpoint, str):
             raise ConfigError(f"endpoint of the judge is {self.endpoint!r}; it must be an address, or {ENGINE!r}")
-        self.ledger = Ledger(self)
+        self.ledger = JudgeUsage(self)
         self._turns = asyncio.Semaphore(self.concurrency)
         self._asked: dict[str, asyncio.Task[list[int]]] = {}  # questions that wait for their answer
 

@@ -23,7 +23,7 @@ _RANKS = 100  # finer, since a group may have many members
 GOAL = "The assistant does what it was asked to do, correctly and completely."
 
 
-class Kind(Protocol):
+class JudgeKind(Protocol):
     """Pure functions. `cases` are one episode or, where the kind compares, the different episodes of a group."""
 
     compares: ClassVar[bool] = False
@@ -36,7 +36,7 @@ class Kind(Protocol):
 
 
 @dataclass(frozen=True)
-class Rubric(Kind):
+class Rubric(JudgeKind):
     """The weighted mean of the answers to criteria, each from 0 (not at all) to 10 (fully)."""
 
     criteria: tuple[tuple[str, float], ...]
@@ -61,7 +61,7 @@ class Rubric(Kind):
 
 
 @dataclass(frozen=True)
-class Reasoning(Kind):
+class Reasoning(JudgeKind):
     """Whether the thought of each turn supports its action and invents nothing: the product of both, each in [0, 1].
 
     RAGEN (arXiv:2504.20073) finds that without such a reward thought fades or is hallucinated; it gives no formula, and
@@ -89,7 +89,7 @@ class Reasoning(Kind):
 
 
 @dataclass(frozen=True)
-class Pairwise(Kind):
+class Pairwise(JudgeKind):
     """The share of comparisons with other episodes of the group that an episode wins; a tie is half.
 
     Each pair is asked about in both orders, since judges prefer a place (Zheng et al., arXiv:2306.05685).
@@ -121,7 +121,7 @@ class Pairwise(Kind):
 
 
 @dataclass(frozen=True)
-class Ranking(Kind):
+class Ranking(JudgeKind):
     """A score for each episode of a group, relative to the others, all in one request.
 
     So does RULER of OpenPipe's ART: to rank attempts at one task is easier than to score one alone, and the information

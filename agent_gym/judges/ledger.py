@@ -18,7 +18,7 @@ COUNTS = ("requests", "cached", "unreadable", "failed", "read_tokens", "sampled_
 price, pairs that were asked about in both orders, and pairs whose verdict changed with it."""
 
 
-class Ledger:
+class JudgeUsage:
     """Counts for one judge in one process. `totals` only grow, so that other threads may read them at any time."""
 
     def __init__(self, judge: Judge) -> None:

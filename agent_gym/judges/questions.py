@@ -38,7 +38,7 @@ Answer with one JSON object: {{"reason": "one or two sentences", "{mark}": [{num
 Each n is a whole number from 0 to {most}. The list has {count} of them, in the order asked for."""
 
 
-class Turn(NamedTuple):
+class JudgedTurn(NamedTuple):
     """The policy's text in a turn, and the world's answer."""
 
     action: str
@@ -49,25 +49,25 @@ class Case(NamedTuple):
     """A judge's view of an episode: words alone, "<image>" for an image; summaries of the context are left out."""
 
     opening: tuple[Part, ...]  # role and text of the messages before the first turn
-    turns: tuple[Turn, ...]
+    turns: tuple[JudgedTurn, ...]
     tools: str = ""  # a line for each
     cut: bool = False  # whether a limit ended it
 
     @classmethod
     def of(cls, episode: Episode) -> Case:
-        turns = (Turn(step.action, step.observation) for step in episode.steps if step.kind == "act")
+        turns = (JudgedTurn(step.action, step.observation) for step in episode.steps if step.kind == "act")
         return cls(_parts(episode.opening), tuple(turns), _tools(episode.tools), episode.truncated)
 
     @classmethod
     def of_messages(cls, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Case:
         """Take a conversation in OpenAI's form: each message of the assistant begins a turn."""
-        turns: list[Turn] = []
+        turns: list[JudgedTurn] = []
         opening: list[Message] = []
         for message in messages:
             if message["role"] == "assistant":
                 calls = message.get("tool_calls")
                 words = [text_of(message.get("content") or ""), *([json.dumps(calls)] if calls else [])]
-                turns.append(Turn("\n".join(filter(None, words)), ""))
+                turns.append(JudgedTurn("\n".join(filter(None, words)), ""))
             elif turns:
                 answer = "\n".join(filter(None, [turns[-1].answer, text_of(message.get("content") or "")]))
                 turns[-1] = turns[-1]._replace(answer=answer)

@@ -22,14 +22,14 @@ class JudgeFailure(EnvFailure):
     """A judge is down, or gives no verdict: the episodes of its question have no reward, which is not 0."""
 
 
-class Answer(NamedTuple):
+class JudgeAnswer(NamedTuple):
     """A judge's text, and the tokens that it read and wrote, None where the server does not count them."""
 
     text: str
     tokens: tuple[int, int] | None
 
 
-Source = Callable[[Question, int], Awaitable[Answer]]
+Source = Callable[[Question, int], Awaitable[JudgeAnswer]]
 """Takes a question and the number of the attempt; raises `JudgeFailure` without an answer."""
 
 
@@ -44,7 +44,7 @@ class Endpoint:
         self.model = str(find_model(judge.endpoint, judge.model, judge.key_variable)["id"])
         self._client = connect(judge.endpoint, judge.retries, judge.timeout, judge.key_variable, asynchronous=True)
 
-    async def __call__(self, question: Question, attempt: int) -> Answer:
+    async def __call__(self, question: Question, attempt: int) -> JudgeAnswer:
         judge, messages = self._judge, question.messages(attempt)
         content: dict[str, Any] = {"model": self.model, "messages": messages, "temperature": judge.temperature}
         content["max_tokens"] = judge.max_answer_tokens
@@ -59,7 +59,7 @@ class Endpoint:
                 tokens = (int(usage["prompt_tokens"]), int(usage["completion_tokens"])) if usage else None
         except RolloutError as error:
             raise JudgeFailure(str(error)) from error
-        return Answer(text if isinstance(text, str) else "", tokens)
+        return JudgeAnswer(text if isinstance(text, str) else "", tokens)
 
     async def close(self) -> None:
         await self._client.close()
@@ -72,7 +72,7 @@ class PolicyEngine:
     judge: Judge
     rollout: Rollout
 
-    async def __call__(self, question: Question, attempt: int) -> Answer:
+    async def __call__(self, question: Question, attempt: int) -> JudgeAnswer:
         renderer = self.rollout.renderer
         prompt = renderer.prompt(question.messages(attempt), [])
         params = SamplingParams(self.judge.max_answer_tokens, self.judge.temperature)
@@ -80,4 +80,4 @@ class PolicyEngine:
             made = await asyncio.wrap_future(self.rollout.sample(prompt, params))
         except ConfigError as error:
             raise JudgeFailure(str(error)) from error
-        return Answer(renderer.decode_action(made.token_ids), (len(prompt), len(made.token_ids)))
+        return JudgeAnswer(renderer.decode_action(made.token_ids), (len(prompt), len(made.token_ids)))

@@ -124,7 +124,7 @@ def cache_per_token(shape: ModelShape) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class MemoryEstimate:
     """One layout and its bytes per GPU."""
 
     layout: str  # "colocate" or "server"
@@ -164,7 +164,7 @@ class Estimate:
 
 def plan(
     shape: ModelShape, gpus: int, gpu_bytes: float, *, episode_tokens: int, micro_batch_tokens: int, lora_rank: int
-) -> list[Estimate]:
+) -> list[MemoryEstimate]:
     """Estimate every layout, the preferred ones first: all weights before adapters, whole copies before shares.
 
     Args:
@@ -203,7 +203,7 @@ def plan(
         cache_tokens = int(max(0.0, cache) * samplers // cache_per_token(shape))
         residual = 4 if config in ("single", "ddp") and not rank else 2
         estimates.append(
-            Estimate(
+            MemoryEstimate(
                 layout="server" if servers else "colocate",
                 config=config,
                 lora_rank=rank,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from agent_gym.errors import ConfigError
 from agent_gym.images import Shown
+from agent_gym.renamed import renamed
 from agent_gym.transcript import plain_action
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def cut_at_stop(turn: Generation, stop: Sequence[str], decode: Callable[[Sequenc
     return turn
 
 
-def until(text: str, stop: Sequence[str]) -> tuple[str, bool]:
+def truncate_at_stop(text: str, stop: Sequence[str]) -> tuple[str, bool]:
     """Cut a text after the first stop string; returns whether there is one."""
     ends = [text.find(word) + len(word) for word in stop if word in text]
     return (text[: min(ends)], True) if ends else (text, False)
@@ -237,7 +238,7 @@ class ScriptedPolicy:
         # A script calls the environment in the environment's thread.
         in_thread = getattr(request.episode, "in_thread", None)
         text = in_thread(partial(self._act, request.episode)) if in_thread else self._act(request.episode)
-        text, stopped = until(plain_action(text), request.params.stop)
+        text, stopped = truncate_at_stop(plain_action(text), request.params.stop)
         reason: FinishReason = "stop_string" if stopped else "stop"
         ids = list(self._encode(text))
         if stopped:  # a model that is stopped by a string never samples its end of turn
@@ -249,3 +250,6 @@ class ScriptedPolicy:
             for token in ids:
                 request.on_token(token)
         return Generation(request.id, ids, [0.0] * len(ids), reason)
+
+
+__getattr__ = renamed(__name__, {"until": "truncate_at_stop"})

@@ -20,7 +20,7 @@ from typing import Any
 
 from agent_gym.chat import ChatRenderer, Message
 from agent_gym.errors import ConfigError, RolloutError, require
-from agent_gym.policies.base import FinishReason, Generation, Request, check_request, until
+from agent_gym.policies.base import FinishReason, Generation, Request, check_request, truncate_at_stop
 from agent_gym.policies.served import ServedPolicy
 from agent_gym.serve.client import RETRIES, split_address
 
@@ -132,7 +132,7 @@ class OpenAIPolicy(ServedPolicy):
             for piece in event.to_dict()["choices"]:  # none in an event that counts tokens
                 reason, before = piece.get("finish_reason"), len(text)
                 if not self._token_ids:
-                    text, stopped = until(text + _text(piece["delta"].get("content")), request.params.stop)
+                    text, stopped = truncate_at_stop(text + _text(piece["delta"].get("content")), request.params.stop)
                     tokens = self._renderer.encode_action(text[before:], closed=False) if text[before:] else []
                     reason = "stop" if stopped else reason
                 elif tokens := list(piece.get("token_ids") or ()):
@@ -157,7 +157,7 @@ class OpenAIPolicy(ServedPolicy):
         return Generation(request.id, ids, logprobs, reason)
 
     def _read_text(self, request: Request, choice: Mapping[str, Any]) -> Generation:
-        text, stopped = until(_text(choice["message"].get("content")), request.params.stop)
+        text, stopped = truncate_at_stop(_text(choice["message"].get("content")), request.params.stop)
         cut = choice.get("finish_reason") == "length" and text
         reason: FinishReason = "stop_string" if stopped else "length" if cut else "stop"
         ids = self._renderer.encode_action(text, closed=reason == "stop")

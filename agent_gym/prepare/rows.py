@@ -19,7 +19,7 @@ from agent_gym.errors import ConfigError, require
 from agent_gym.row_choices import Survey
 from agent_gym.row_columns import renamed
 from agent_gym.row_files import Broken
-from agent_gym.row_forms import aliases_of, completed, pairs, without_rivals
+from agent_gym.row_forms import aliases_of, normalize_columns, pairs, without_rivals
 from agent_gym.row_golds import Fault, golds
 from agent_gym.row_reader import Report, Rules, say_once
 from agent_gym.search import files
@@ -56,7 +56,7 @@ MUSIQUE = {
 
 def word_problem(row: Row) -> Row:
     """Read a row with a question and one answer, in any form of agent_gym/row_forms.py."""
-    read, _ = completed(row, Survey())
+    read, _ = normalize_columns(row, Survey())
     answer, *others = golds(read["answer"])
     if others:
         raise Fault("there are several answers, and GSM8K has one", answer)
@@ -65,7 +65,7 @@ def word_problem(row: Row) -> Row:
 
 def math_problem(row: Row) -> Row:
     """Read a row with a problem and its answer, in any form of agent_gym/row_forms.py, such as DAPO-Math-17k's."""
-    read, _ = completed(row, Survey())
+    read, _ = normalize_columns(row, Survey())
     return {"problem": read["question"], "answer": golds(read["answer"])[0]}
 
 
@@ -82,7 +82,7 @@ def musique(row: Row) -> Row:
     return {**row, "id": str(row.get("id", "")), **missing}
 
 
-class Kind(NamedTuple):
+class RowKind(NamedTuple):
     """A kind of rows."""
 
     convert: Callable[[Row], Row]  # brings a row into the columns
@@ -90,10 +90,10 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "word_problem": Kind(word_problem, {"question": "text", "answer": "text"}),
-    "math_problem": Kind(math_problem, {"problem": "text", "answer": "text"}),
-    "multi_hop": Kind(multi_hop, MULTI_HOP),
-    "musique": Kind(musique, MUSIQUE),
+    "word_problem": RowKind(word_problem, {"question": "text", "answer": "text"}),
+    "math_problem": RowKind(math_problem, {"problem": "text", "answer": "text"}),
+    "multi_hop": RowKind(multi_hop, MULTI_HOP),
+    "musique": RowKind(musique, MUSIQUE),
 }
 
 

@@ -26,7 +26,7 @@ from agent_gym.prepare.rows import Row
 from agent_gym.row_choices import Survey
 from agent_gym.row_columns import renamed
 from agent_gym.row_files import Broken, read_rows, read_with_broken
-from agent_gym.row_forms import completed, without_rivals
+from agent_gym.row_forms import normalize_columns, without_rivals
 from agent_gym.row_reader import Rules
 from agent_gym.row_splits import are_parts, rows_files, split_below
 from agent_gym.search import files
@@ -283,7 +283,7 @@ def table_of(recipe: Recipe, row: Row) -> Table | None:
     if by_columns or len(recipe.tables) > 1 or not recipe.tables[0].any_form:
         return by_columns
     try:
-        completed(row, Survey())
+        normalize_columns(row, Survey())
     except ConfigError:
         return None
     return recipe.tables[0]

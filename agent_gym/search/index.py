@@ -39,7 +39,7 @@ def lists(count: int) -> int:
 
 
 @dataclass(frozen=True)
-class Kind:
+class IndexKind:
     """A kind of index."""
 
     factory: str  # FAISS's own description
@@ -54,17 +54,17 @@ class Kind:
 # number of levels. An inverted file has a centroid and a length per list, and per vector a position and a code.
 _HNSW = 4 * (2 * _LINKS + _LINKS / (_LINKS - 1)) + 8 + 4
 
-KINDS: Mapping[str, Kind] = {
-    "flat": Kind("Flat", lambda n, d: 4 * d * n),
-    "sqfp16": Kind("SQfp16", lambda n, d: 2 * d * n),
-    "sq8": Kind("SQ8", lambda n, d: d * n + 8 * d),
-    "hnsw_sq8": Kind(f"HNSW{_LINKS},SQ8", lambda n, d: (d + _HNSW) * n + 8 * d, search={"ef": 256}),
-    "ivf_flat": Kind("IVF{lists},Flat", lambda n, d: (4 * d + 8) * (n + lists(n)), _PER_CENTROID, {"nprobe": 64}),
-    "ivf_sq8": Kind(
+KINDS: Mapping[str, IndexKind] = {
+    "flat": IndexKind("Flat", lambda n, d: 4 * d * n),
+    "sqfp16": IndexKind("SQfp16", lambda n, d: 2 * d * n),
+    "sq8": IndexKind("SQ8", lambda n, d: d * n + 8 * d),
+    "hnsw_sq8": IndexKind(f"HNSW{_LINKS},SQ8", lambda n, d: (d + _HNSW) * n + 8 * d, search={"ef": 256}),
+    "ivf_flat": IndexKind("IVF{lists},Flat", lambda n, d: (4 * d + 8) * (n + lists(n)), _PER_CENTROID, {"nprobe": 64}),
+    "ivf_sq8": IndexKind(
         "IVF{lists},SQ8", lambda n, d: (d + 8) * n + (4 * d + 8) * lists(n) + 8 * d, _PER_CENTROID, {"nprobe": 64}
     ),
-    "pq": Kind("PQ{bytes}x8", lambda n, d: d // 4 * n + 4 * _CENTROIDS * d, _PER_CENTROID * _CENTROIDS),
-    "rabitq4": Kind("RaBitQ4", lambda n, d: (d / 2 + 20) * n + 4 * d),
+    "pq": IndexKind("PQ{bytes}x8", lambda n, d: d // 4 * n + 4 * _CENTROIDS * d, _PER_CENTROID * _CENTROIDS),
+    "rabitq4": IndexKind("RaBitQ4", lambda n, d: (d / 2 + 20) * n + 4 * d),
 }
 
 

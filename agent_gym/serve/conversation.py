@@ -28,6 +28,7 @@ from agent_gym.env import TextEnv
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure
 from agent_gym.images import images_of
 from agent_gym.policies.base import Generation, Policy, Request, SamplingParams
+from agent_gym.renamed import renamed
 from agent_gym.rollout import EpisodeSpec, LiveEpisode, Row, derive_seed, to_record
 from agent_gym.tool_env import ToolEnv
 from agent_gym.transcript import PROMPT_STEP, Source, Span
@@ -47,7 +48,7 @@ _UNFINISHED = "\ufffd"  # how a part of a character is decoded
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ChatLimits:
     """How much a policy may do."""
 
     turn_tokens: int = 1024  # of one turn of the policy
@@ -81,7 +82,7 @@ class Conversation:
         policy: Policy,
         tokenizer: Any,
         spec: EpisodeSpec,
-        limits: Limits | None = None,
+        limits: ChatLimits | None = None,
         *,
         temperature: float = 0.0,
     ) -> None:
@@ -92,7 +93,7 @@ class Conversation:
         self._tools.renderer = self._renderer
         # A room or a page has to be seen before anything can be asked about it; a question may be any.
         self._has_state = type(self._tools).situation is not TextEnv.situation
-        self._limits, self._temperature = limits or Limits(), temperature
+        self._limits, self._temperature = limits or ChatLimits(), temperature
         self._stopped = threading.Event()
         self._requests = 0
         self.reset()
@@ -307,3 +308,6 @@ class TextPieces:
         self._before, self._done = self._done, len(self.token_ids)
         self.shown += text[len(known) :]
         return text[len(known) :]
+
+
+__getattr__ = renamed(__name__, {"Limits": "ChatLimits"})

@@ -30,7 +30,7 @@ HELP = {
 _FOLDED_LINES, _FOLDED_CHARS = 8, 800
 
 
-class Terminal:
+class ChatTerminal:
     """Shows a conversation on a console, and reads the person's input; `model` is the name of the policy."""
 
     def __init__(self, conversation: Conversation, model: str, console: Console) -> None:

@@ -22,7 +22,7 @@ _WINDOW = 25  # steps between two looks at the loss, in a phase that ends by it
 
 
 @dataclass(frozen=True, slots=True)
-class Demonstrations:
+class PhaseResult:
     """The result of a phase of imitation."""
 
     rows: list[Row]  # that were imitated
@@ -50,7 +50,7 @@ def imitation_settings(phase: Imitation, folder: Path, seed: int, args: Any) -> 
 
 def imitate(
     preset: Preset, phase: Imitation, model: Any, tokenizer: Any, settings: SFTConfig, callbacks: list[Any]
-) -> Demonstrations:
+) -> PhaseResult:
     """Let the expert play and train the model on its episodes, which are returned."""
     options: dict[str, Any] = {"episodes": phase.episodes, "seed": settings.seed, "styles": phase.styles}
     played: list[Episode] = []
@@ -64,7 +64,7 @@ def imitate(
     if phase.until_loss is not None:
         callbacks = [*callbacks, _Until(phase.until_loss)]
     train_sft(model, tokenizer, rows, settings, train_on=train_on, callbacks=callbacks)
-    return Demonstrations(rows, train_on, summarize(played))
+    return PhaseResult(rows, train_on, summarize(played))
 
 
 class _Until(TrainerCallback):

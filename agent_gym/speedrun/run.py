@@ -37,7 +37,7 @@ from agent_gym.speedrun import tables, text_of
 from agent_gym.speedrun.controls import Round, StepClock, UntilUsedUp, endless, imitate_itself, prove_start
 from agent_gym.speedrun.dashboard import StepLines, evaluations, watch
 from agent_gym.speedrun.figure import draw, over_runs
-from agent_gym.speedrun.imitation import QUIET, Demonstrations, imitate, imitation_settings
+from agent_gym.speedrun.imitation import QUIET, PhaseResult, imitate, imitation_settings
 from agent_gym.speedrun.presets import ATTEMPTS, PRESETS, Controls, Preset
 from agent_gym.speedrun.tiny import make_tiny_model, make_tiny_vision_model
 from agent_gym.trainers.checkpoints import refuse_used
@@ -145,7 +145,7 @@ class Speedrun:
         self.seconds: dict[str, float] = {}
         self.rows: list[tuple[str, str, EvalResult]] = []
         self.runs: dict[tuple[str, str], Run] = {}
-        self.shown: list[Demonstrations] = []
+        self.shown: list[PhaseResult] = []
         self.more: dict[str, Any] = {}  # of results.json, for a preset with controls
         self.dev: dict[str, Any] = {"split": preset.dev_split, "tasks": preset.dev_tasks}  # of results.json
         self.begin = time.perf_counter()

@@ -26,7 +26,7 @@ from agent_gym.viewer.terminal import COLUMNS, Record, episode_cells, episode_vi
 _ORDERS = ("", "best first", "worst first")
 
 
-class Browser(App[None]):
+class TrajectoryBrowser(App[None]):
     """The browser; `run()` shows it until "q".
 
     Args:

@@ -20,7 +20,7 @@ from agent_gym.envs.alfworld import embedded
 from agent_gym.envs.alfworld.embedded import EMBEDDED, GAME_FILE, ROOT, SPLIT_SIZES
 from agent_gym.envs.alfworld.embedded.files import GRAMMARS, domain, grammar_text
 from agent_gym.envs.alfworld.embedded.rooms import LEAST_RECEPTACLES
-from agent_gym.envs.alfworld.game import TASK_TYPES, Game, task_of
+from agent_gym.envs.alfworld.game import TASK_TYPES, AlfworldGame, task_of
 from agent_gym.errors import ConfigError, only_embedded, some_of
 
 OFFICIAL = "official"
@@ -79,7 +79,7 @@ def _check_receptacles(receptacles: int | None) -> None:
         )
 
 
-def load_game(game: Any, grammar: str | None = None) -> Game:
+def load_game(game: Any, grammar: str | None = None) -> AlfworldGame:
     """Return a game, parsed once for all environments of the process; `ConfigError` if there is none.
 
     Args:
@@ -103,12 +103,12 @@ def load_game(game: Any, grammar: str | None = None) -> Game:
 
 # 512 games are about 100 megabytes.
 @functools.lru_cache(maxsize=512)
-def _from_file(path: Path, _changed: int, grammar: str | None) -> Game:
+def _from_file(path: Path, _changed: int, grammar: str | None) -> AlfworldGame:
     return _parsed(path.read_text(encoding="utf-8"), str(path), grammar)
 
 
 @functools.lru_cache(maxsize=512)
-def _generated(name: str, grammar: str | None) -> Game:
+def _generated(name: str, grammar: str | None) -> AlfworldGame:
     found = _GENERATED.fullmatch(name)
     if found is None:
         raise ConfigError(
@@ -120,12 +120,12 @@ def _generated(name: str, grammar: str | None) -> Game:
     return embedded.generate(found[2], int(found[3]), grammar or GRAMMARS[0], receptacles).game
 
 
-def _parsed(content: Mapping[str, Any] | str, name: str, grammar: str | None) -> Game:
+def _parsed(content: Mapping[str, Any] | str, name: str, grammar: str | None) -> AlfworldGame:
     try:
         data = json.loads(content) if isinstance(content, str) else content
         if grammar is not None:
             data = {**data, "pddl_domain": domain(grammar), "grammar": grammar_text(grammar, task_of(data["grammar"]))}
-        return Game(data, name)
+        return AlfworldGame(data, name)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise ConfigError(f"{name} is no game of ALFWorld ({GAME_FILE}): {error!r:.200}") from error
 

@@ -14,7 +14,7 @@ from agent_gym.envs.alfworld.embedded.files import GRAMMARS
 from agent_gym.envs.alfworld.expert import Expert
 from agent_gym.envs.alfworld.original import TextWorld
 from agent_gym.envs.alfworld.protocols import ARGUMENT, PROTOCOLS
-from agent_gym.envs.alfworld.world import COMMANDS, World
+from agent_gym.envs.alfworld.world import COMMANDS, AlfworldWorld
 from agent_gym.errors import ConfigError, at_difficulty, one_of, only_embedded
 from agent_gym.formats.tags import TagParser
 from agent_gym.protocols import takes_protocol
@@ -149,7 +149,7 @@ class ALFWorldEnv(ToolEnv):
 
     def begin(self, task: Any) -> str:
         self._game = load_game(task, self._grammar)
-        self._world = World(self._game)
+        self._world = AlfworldWorld(self._game)
         if self._original:
             self._original.check(self._world.view, game=self._game.data)
         self._expert = Expert(self._world)

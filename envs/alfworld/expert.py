@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from agent_gym.envs.alfworld.world import STATES, TOOLS, World
+from agent_gym.envs.alfworld.world import STATES, TOOLS, AlfworldWorld
 
 _Found = tuple[str, str]  # an object, and the receptacle that it is in
 
@@ -18,7 +18,7 @@ _Found = tuple[str, str]  # an object, and the receptacle that it is in
 class Expert:
     """Knows the goal of a game, and the way to it."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: AlfworldWorld) -> None:
         self.world, self.game = world, world.game
         atoms = self.game.goal.atoms
         lamps = {atom[1] for atom in atoms if atom[0] == "istoggled"}

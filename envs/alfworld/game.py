@@ -30,7 +30,7 @@ _CLASS_ENDS = "_bar_"  # the ids are the simulator's, Apple|+00.10|..., with `|`
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 
 
-class Game:
+class AlfworldGame:
     """A game, ready to be played.
 
     Everything is computed once and only read afterwards, so that any number of threads may share a game. A file that is

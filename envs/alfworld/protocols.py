@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent_gym.formats.tags import Steps, TagParser, action_of, is_well_formed, past
-from agent_gym.protocols import Protocol, prompt_file
+from agent_gym.protocols import PaperPreset, prompt_file
 from agent_gym.tools import FirstCallParser, ToolCall
 
 ARGUMENT = "command"
@@ -21,7 +21,7 @@ _FIRST, _LATER, _AGENT_R1 = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class HouseProtocol(Protocol):
+class HouseProtocol(PaperPreset):
     """A protocol of a house."""
 
     prompt: Callable[[str, Steps, Sequence[str]], str]  # observation, steps before it, admissible commands

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
-from agent_gym.envs.alfworld.game import Game
+from agent_gym.envs.alfworld.game import AlfworldGame
 
 KNIVES = ("knifetype", "butterknifetype")
 TOOLS = {"clean": "sinkbasintype", "heat": "microwavetype", "cool": "fridgetype"}
@@ -56,10 +56,10 @@ class View(NamedTuple):
     won: bool
 
 
-class World:
+class AlfworldWorld:
     """One episode of a game."""
 
-    def __init__(self, game: Game) -> None:
+    def __init__(self, game: AlfworldGame) -> None:
         self.game, start = game, game.start
         self.agent, self.location = start["atlocation"][0]
         self.hand = next((fact[1] for fact in start["holds"]), None)  # the object that the agent holds

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent_gym.protocols import Protocol
+from agent_gym.protocols import PaperPreset
 from agent_gym.tools import TextTool, ToolResult
 
 TOOL, ARGUMENT = "calc_gsm8k_reward", "answer"
@@ -16,7 +16,7 @@ _STRICT, _FLEXIBLE = re.compile(r"#### (-?[0-9.,]+)"), re.compile(r"-?[0-9.,]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProblemProtocol(Protocol):
+class ProblemProtocol(PaperPreset):
     """A protocol of word problems."""
 
     suffix: str  # after the question

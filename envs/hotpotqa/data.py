@@ -43,7 +43,7 @@ LADDER: tuple[Mapping[str, Any], ...] = (
 guessing solves."""
 
 
-class Question(NamedTuple):
+class HotpotQuestion(NamedTuple):
     """The parts of a row that an episode needs."""
 
     text: str
@@ -52,7 +52,7 @@ class Question(NamedTuple):
     facts: tuple[tuple[str, str], ...]  # the supporting facts as (title, sentence)
 
 
-def read_question(row: Any) -> Question:
+def read_question(row: Any) -> HotpotQuestion:
     """Read a row; a supporting fact whose sentence does not exist, of which the official files have some, is left out.
 
     `ConfigError` if it is not a row of HotpotQA.
@@ -74,7 +74,7 @@ def read_question(row: Any) -> Question:
             raise TypeError("a title or a sentence is no text")
     except (TypeError, ValueError, KeyError, IndexError) as error:
         raise ConfigError(f"{problem} ({error})") from error
-    return Question(question, answers, titles, tuple(facts))
+    return HotpotQuestion(question, answers, titles, tuple(facts))
 
 
 def paragraphs(rows: Iterable[Mapping[str, Any]]) -> list[Document]:

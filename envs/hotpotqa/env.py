@@ -19,7 +19,7 @@ from agent_gym.envs.hotpotqa.data import (
 )
 from agent_gym.envs.hotpotqa.embedded.world import get_world
 from agent_gym.envs.hotpotqa.protocols import PROTOCOLS, Browser, RagenParser, first_characters
-from agent_gym.envs.hotpotqa.scoring import REWARDS, TERMS, UNANSWERED, Judge, render
+from agent_gym.envs.hotpotqa.scoring import REWARDS, TERMS, UNANSWERED, AnswerScorer, render
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, described, whole_number
 from agent_gym.formats.react import ReActParser
 from agent_gym.protocols import prompt_file, takes_protocol
@@ -223,7 +223,7 @@ class HotpotQAEnv(RowOpening, ToolEnv):
         task = self.rules.again(task)
         question = read_question(task)
         self.open_row(task)
-        self._judge = Judge(question)
+        self._judge = AnswerScorer(question)
         self._task, self._found = task, list[str]()
         self._browser.begin()
         searches = self.tools or self._retrieves

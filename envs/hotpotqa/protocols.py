@@ -16,7 +16,7 @@ from typing import Any
 from agent_gym.formats import ragen
 from agent_gym.formats.react import Action, ReActParser
 from agent_gym.formats.tags import TagParser
-from agent_gym.protocols import Protocol, prompt_file
+from agent_gym.protocols import PaperPreset, prompt_file
 from agent_gym.search import Hit
 from agent_gym.tools import FirstCallParser, TextTool, ToolCall, ToolResult, same_text
 
@@ -30,7 +30,7 @@ _FORM = {"tools": ("search",), "calls": "hermes", "system_prompt": ""}
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchProtocol(Protocol):
+class SearchProtocol(PaperPreset):
     """A protocol of a search engine."""
 
     prompt: str  # the user's first message, around {question}

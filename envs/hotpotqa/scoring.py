@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from agent_gym.envs.hotpotqa.data import Question
+from agent_gym.envs.hotpotqa.data import HotpotQuestion
 from agent_gym.formats.ragen import PENALTY
 from agent_gym.rewards import exact_match, f1_score, sub_exact_match, tagged_answer
 from agent_gym.search import Document
@@ -47,10 +47,10 @@ def _heading(title: str) -> str:
     return f"{title}: " if title else ""
 
 
-class Judge:
+class AnswerScorer:
     """Scores one episode."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: HotpotQuestion) -> None:
         self.question = question
         self._searches = 0  # calls that could be run
         self._made: set[tuple[str, str]] = set()

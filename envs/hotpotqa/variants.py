@@ -41,7 +41,7 @@ class HotpotQAFullWikiEnv(HotpotQAEnv):
         super().__init__(data, **kwargs)
 
 
-class Mixture(GeneratedRows):
+class MixedQuestions(GeneratedRows):
     """Sequences of rows as one, each spread over the whole length, so that any stretch of it is a fair sample."""
 
     def __init__(self, sources: Sequence[Sequence[Row]]) -> None:
@@ -83,14 +83,14 @@ def mixture(
         if name == EMBEDDED:
             for split, rows in questions(EMBEDDED)[0].items():
                 three_hops = GeneratedQuestions(split, levels=("easy", "medium"), hops=3)
-                sources.setdefault(split, []).append(Mixture([rows, three_hops]))
+                sources.setdefault(split, []).append(MixedQuestions([rows, three_hops]))
             continue
         loaded = load(name, rules)
         folders |= isinstance(loaded, FolderSplits)
         searched += distinct(loaded)
         for split, rows in loaded.items():
             sources.setdefault(split, []).append(rows)
-    mixed = {split: Mixture(parts) for split, parts in sources.items()}
+    mixed = {split: MixedQuestions(parts) for split, parts in sources.items()}
     return FolderSplits(mixed) if folders else mixed, searched
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from agent_gym.env import Reply
 from agent_gym.envs.papersearch.data import EMBEDDED, open_data, read_task
-from agent_gym.envs.papersearch.scoring import PROCESS_TERMS, REWARDS, Judge, plan
+from agent_gym.envs.papersearch.scoring import PROCESS_TERMS, REWARDS, PaperScorer, plan
 from agent_gym.envs.papersearch.tools import ARGUMENTS, citations, clean_id, lines
 from agent_gym.errors import ConfigError, EnvFailure, whole_number
 from agent_gym.rewards import answer_format, preset_weights, tagged_answer
@@ -142,7 +142,7 @@ class PaperSearchEnv(ToolEnv):
         return [*read_task(task, self._shared)[0].papers]
 
     def begin(self, task: Any) -> str:
-        self._judge = Judge(*read_task(task, self._shared), self._top_k)
+        self._judge = PaperScorer(*read_task(task, self._shared), self._top_k)
         return self._judge.query.text
 
     def respond(self, action: str) -> Reply:

@@ -1,7 +1,7 @@
 """The reward of an episode: its answered papers, and the papers that each turn showed for the first time.
 
-A `Judge` knows the gold papers and returns nothing but numbers. The rewards of two papers on paper search are named
-terms, next to the clean default:
+A `PaperScorer` knows the gold papers and returns nothing but numbers. The rewards of two papers on paper search are
+named terms, next to the clean default:
 
 | `reward=` | formula | of |
 |---|---|---|
@@ -42,7 +42,7 @@ _ASKED, _RELATED = 3.0, 1.0  # "highly" and "marginally relevant" there
 _BEST = 3  # for how many papers PaperScout pays per call, its `reward_top_k`
 
 
-class Judge:
+class PaperScorer:
     """Scores one episode: `shown` are the ids that the policy has seen, `expanded` how often each was expanded."""
 
     def __init__(self, query: Query, library: Library, page: int) -> None:
@@ -120,7 +120,7 @@ class Judge:
         return {"gold_recall": recall, "papers": shown, "searches": searches, "expansions": expansions}
 
 
-def plan(judge: Judge, turn: int, turns: int, most: int) -> list[tuple[str, str]]:
+def plan(judge: PaperScorer, turn: int, turns: int, most: int) -> list[tuple[str, str]]:
     """Return the expert's calls of turn `turn` (0 for the first) of `turns`, `most` at most; none to answer now.
 
     A call is the name of a tool and its argument. The expert knows the gold papers, but does not state papers that it
@@ -152,7 +152,7 @@ def plan(judge: Judge, turn: int, turns: int, most: int) -> list[tuple[str, str]
     return [("search", title) for title in titles if same_text(title) not in judge.searched][:most]
 
 
-def _due(judge: Judge, paper: str) -> int:
+def _due(judge: PaperScorer, paper: str) -> int:
     """How many more pages of a paper's citations there are until all of the answer has been listed among them."""
     around = judge.library.around(paper)
     pages = [around.index(gold) // judge.page + 1 for gold in judge.query.papers if gold in around]

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agent_gym.data import EMBEDDED, Row, Splits
-from agent_gym.envs.retool.embedded import GeneratedProblems
+from agent_gym.envs.retool.embedded import RetoolProblems
 from agent_gym.errors import at_difficulty, only_embedded
 from agent_gym.row_choices import Survey
-from agent_gym.row_forms import completed, opening_of
+from agent_gym.row_forms import normalize_columns, opening_of
 from agent_gym.row_golds import Fault, golds
 from agent_gym.row_reader import ReadRows, Rules, load, say_once
 from agent_gym.row_splits import FolderSplits
@@ -45,7 +45,7 @@ def problem_of(row: Mapping[str, Any]) -> Problem:
 
 def read(row: Any) -> Problem:
     """Read a row in any of the forms of row_forms.py; `ConfigError` if it has no problem or no answer."""
-    return problem_of(completed(row, Survey())[0])
+    return problem_of(normalize_columns(row, Survey())[0])
 
 
 # A copy of DAPO-Math-17k has 1.8 million rows, so that each source is walked through once, and again if it changed.
@@ -59,7 +59,7 @@ def problems(data: str, level: int | None, kinds: Sequence[str] | None, difficul
     """
     if data == EMBEDDED:
         rung = at_difficulty(difficulty, LADDER, level=level, kinds=kinds)
-        return GeneratedProblems.splits(level=rung["level"], kinds=rung["kinds"] and tuple(rung["kinds"]))
+        return RetoolProblems.splits(level=rung["level"], kinds=rung["kinds"] and tuple(rung["kinds"]))
     for name, value in (("level", level), ("kinds", kinds), ("difficulty", difficulty)):
         only_embedded(name, value, data)
     splits = load(data, rules)

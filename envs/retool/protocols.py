@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from agent_gym.formats.code import BlockParser
-from agent_gym.protocols import Protocol, prompt_file
+from agent_gym.protocols import PaperPreset, prompt_file
 from agent_gym.tools import FirstCallParser
 
 NAME, ARGUMENT = "code_interpreter", "code"
@@ -16,7 +16,7 @@ _FENCED = re.compile(r"```python(.*?)```", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodeProtocol(Protocol):
+class CodeProtocol(PaperPreset):
     """A protocol of an interpreter."""
 
     prompt: str  # the user's message, around {question}

@@ -56,7 +56,7 @@ def read(text: str) -> Node:
     if len(tokens) > _MAX_TOKENS:
         return ["seq", [["token", *token] for token in tokens]]
     try:
-        return _Reader(tokens).whole()
+        return _TexReader(tokens).whole()
     except (Unread, RecursionError):  # the latter in a caller that is deep itself
         return ["seq", _sequence(tokens)]
 
@@ -72,7 +72,7 @@ def _sequence(tokens: list[Token]) -> list[Node]:
                 continue
             budget -= 1
             try:
-                parts.append(_Reader(tokens[start:stop]).expression())
+                parts.append(_TexReader(tokens[start:stop]).expression())
             except (Unread, RecursionError):
                 continue
             start = stop
@@ -83,7 +83,7 @@ def _sequence(tokens: list[Token]) -> list[Node]:
     return parts
 
 
-class _Reader:
+class _TexReader:
     """A recursive descent over tokens; `Unread` where it cannot take one."""
 
     def __init__(self, tokens: list[Token]) -> None:

@@ -34,7 +34,7 @@ class NoValueError(Exception):
     """An expression has no value at a point, or none that can be computed."""
 
 
-class Values:
+class ValueComparer:
     """The value of each expression at one point: `point` and the name of a variable say which number that is.
 
     `complex_numbers` says whether the expression is one of complex numbers; else a root of a negative number has no
@@ -219,7 +219,7 @@ def _agree(one: Node, other: Node, point: int, imaginary: bool) -> bool | None:
         size = 0.0
         with mpmath.workdps(int(digits)):
             for node in (one, other):
-                values = Values(point, imaginary)
+                values = ValueComparer(point, imaginary)
                 try:
                     found.append(values.of(node))
                 except (NoValueError, OverflowError):
@@ -276,7 +276,7 @@ def ratios(one: tuple[Node, Node], other: tuple[Node, Node]) -> list[Any] | None
     imaginary = _imaginary(list(one)) or _imaginary(list(other))
     with mpmath.workdps(_RATIO_DIGITS):
         for point in range(_POINTS):
-            values = Values(point, imaginary)
+            values = ValueComparer(point, imaginary)
             try:  # a ratio of numbers so large or small would not be exact
                 above, below = (_real(values.of(pair[0]) - values.of(pair[1])) for pair in (one, other))
             except (NoValueError, OverflowError, TypeError):
@@ -295,6 +295,6 @@ def real(node: Node, digits: int) -> Any | None:
         return None
     with mpmath.workdps(digits):
         try:
-            return _real(Values(0, False).of(node))
+            return _real(ValueComparer(0, False).of(node))
         except (NoValueError, OverflowError):
             return None

@@ -10,7 +10,7 @@ import numpy as np
 from agent_gym.env import Reply
 from agent_gym.envs.support.customer import Customer
 from agent_gym.envs.support.database import Database, after
-from agent_gym.envs.support.embedded import DAYS, GeneratedTasks
+from agent_gym.envs.support.embedded import DAYS, SupportTasks
 from agent_gym.errors import ConfigError
 from agent_gym.rewards import after_thought
 from agent_gym.tool_env import ToolEnv
@@ -85,7 +85,7 @@ class SupportEnv(ToolEnv):
 
     def __init__(self, *, difficulty: int | None = None, max_turns: int = 30, **kwargs: Any) -> None:
         self.database = Database()
-        tasks = GeneratedTasks.splits(difficulty=difficulty)
+        tasks = SupportTasks.splits(difficulty=difficulty)
         super().__init__(tasks, tools=self.database.tools, max_turns=max_turns, **kwargs)
 
     def gold(self, task: Any) -> dict[str, Any]:

@@ -68,7 +68,7 @@ _CACHES = ("/var/lib/apt", "/var/cache", "/root/.cache", "/var/log/apt", "~/.cac
 
 
 @dataclass
-class Image:
+class DockerImage:
     """The initial state of a session."""
 
     folder: str = "/"
@@ -81,9 +81,9 @@ class Image:
     pytest: bool = False  # whether the policy has it, too
 
 
-def read_image(dockerfile: str, context: Path) -> tuple[Image, list[Reason]]:
+def read_image(dockerfile: str, context: Path) -> tuple[DockerImage, list[Reason]]:
     """Read a Dockerfile whose files are in `context`; return the image, and its missing needs."""
-    reader = _Reader(context)
+    reader = _DockerfileReader(context)
     try:
         for name, rest, body in _instructions(dockerfile):
             reader.take(name, rest, body)
@@ -120,9 +120,9 @@ def _instructions(text: str) -> Iterator[tuple[str, str, list[str]]]:
         yield name.upper(), rest.strip(), bodies
 
 
-class _Reader:
+class _DockerfileReader:
     def __init__(self, context: Path) -> None:
-        self.context, self.image, self.reasons = context, Image(), list[Reason]()
+        self.context, self.image, self.reasons = context, DockerImage(), list[Reason]()
         self.arguments: dict[str, str] = {}
         self.stages = 0
 
@@ -377,7 +377,7 @@ def mount_of(path: str) -> str | None:
     return None
 
 
-def needs_of(image: Image, used: Callable[[str], bool]) -> Iterator[Reason]:
+def needs_of(image: DockerImage, used: Callable[[str], bool]) -> Iterator[Reason]:
     """Say which of the packages that an image installs, and that are not here, something of the task uses."""
     for package in dict.fromkeys(image.installed):
         if package.startswith("-") or package.startswith("the package") or used(module_of(package)):

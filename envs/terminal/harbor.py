@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from agent_gym.envs.terminal.dockerfile import Image, mount_of, needs_of, read_image
+from agent_gym.envs.terminal.dockerfile import DockerImage, mount_of, needs_of, read_image
 from agent_gym.envs.terminal.needs import Reason, Unfit, imports_of, of_script, of_solution, of_tests
 from agent_gym.envs.terminal.testscript import adapted
 from agent_gym.errors import writing
@@ -221,7 +221,7 @@ def read_tree(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def _local_modules(parts: Parts, image: Image) -> set[str]:
+def _local_modules(parts: Parts, image: DockerImage) -> set[str]:
     """Return the modules that the task has, or that the policy is to write: its files, and names in the instruction."""
     names = {part.removesuffix(".py") for path in image.files for part in PurePosixPath(path).parts}
     return (
@@ -229,14 +229,14 @@ def _local_modules(parts: Parts, image: Image) -> set[str]:
     )
 
 
-def _own_programs(image: Image) -> set[str]:
+def _own_programs(image: DockerImage) -> set[str]:
     return {PurePosixPath(path).name for path in image.files}
 
 
 class _Used:
     """Whether anything of a task uses a module: tests, solution, its programs, or the instruction's words."""
 
-    def __init__(self, parts: Parts, image: Image, imports: set[str]) -> None:
+    def __init__(self, parts: Parts, image: DockerImage, imports: set[str]) -> None:
         self.imports, self.instruction = imports, parts.instruction.lower()
         programs = (data.decode("utf-8", "replace") for path, data in image.files.items() if path.endswith(".py"))
         solved = [
@@ -251,7 +251,7 @@ class _Used:
         return module in self.imports or imported is not None or asked is not None
 
 
-def _shown(instruction: str, image: Image) -> tuple[str, ...]:
+def _shown(instruction: str, image: DockerImage) -> tuple[str, ...]:
     """Return the paths in /tmp and /run that the instruction names, or that the task has put there."""
     found = {path.rstrip(".") for path in re.findall(r"(?<![\w.-])/(?:tmp|run)/[\w./+-]*[\w+-]", instruction)}
     found |= {path for path in (*image.files, *image.folders) if path.startswith(("/tmp/", "/run/"))}

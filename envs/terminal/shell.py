@@ -61,7 +61,7 @@ class Command:
 
 def commands(script: str) -> list[Command]:
     """Return all commands of a script, in the order of their text, also of substitutions."""
-    return _Reader(script).read()
+    return _ShellReader(script).read()
 
 
 def functions(script: str) -> set[str]:
@@ -70,7 +70,7 @@ def functions(script: str) -> set[str]:
     return {*with_brackets, *re.findall(r"(?m)(?:^|[;&|{\s])function\s+([\w-]+)", script)}
 
 
-class _Reader:
+class _ShellReader:
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
         self.found: list[Command] = []

@@ -18,7 +18,7 @@ from agent_gym.envs.webshop.data import EMBEDDED, check_goal, find_official, ope
 from agent_gym.envs.webshop.expert import STYLES, next_action
 from agent_gym.envs.webshop.protocols import ARGUMENTS, PROTOCOLS
 from agent_gym.envs.webshop.scoring import RULE, tagger
-from agent_gym.envs.webshop.session import MODES, PER_PAGE, Session, observe
+from agent_gym.envs.webshop.session import MODES, PER_PAGE, ShopVisit, observe
 from agent_gym.envs.webshop.store import write_shop
 from agent_gym.errors import one_of, whole_number
 from agent_gym.formats.react import ReActParser
@@ -169,7 +169,7 @@ class WebShopEnv(ToolEnv):
 
     def begin(self, task: Any) -> str:
         check_goal(task)
-        self.session = Session(self.shop, task, self._nouns, self._per_page)
+        self.session = ShopVisit(self.shop, task, self._nouns, self._per_page)
         self._taken, self._counts = list[str](), {"searches": 0.0, "invalid_actions": 0.0}
         self._now = observe(self.session, self._mode)
         self._steps: list[tuple[str, str]] = []  # pages, each with the action that followed it

@@ -16,7 +16,7 @@ import numpy as np
 
 from agent_gym.envs.webshop.products import Product
 from agent_gym.envs.webshop.scoring import asked_options, option_match
-from agent_gym.envs.webshop.session import BACK, BUY, DETAILS, NEXT, PREVIOUS, Session
+from agent_gym.envs.webshop.session import BACK, BUY, DETAILS, NEXT, PREVIOUS, ShopVisit
 from agent_gym.errors import ConfigError
 
 STYLES = ("default", "direct", "hesitant")
@@ -25,7 +25,7 @@ _DOUBT = {False: 0.45, True: 0.8}  # expensive or not, to how likely the hesitan
 _PATIENCE = 2  # pages of results that it looks through before it searches otherwise
 
 
-def next_action(session: Session, style: str, rng: np.random.Generator) -> tuple[str, str]:
+def next_action(session: ShopVisit, style: str, rng: np.random.Generator) -> tuple[str, str]:
     """Return the next action in one of `STYLES`, "search" or "click", and its argument.
 
     `ConfigError` without such a product.
@@ -57,7 +57,7 @@ def next_action(session: Session, style: str, rng: np.random.Generator) -> tuple
     return "click", NEXT if session.number < page else PREVIOUS if session.number > page else BACK
 
 
-def _plan(session: Session, wanted: Product) -> tuple[str, int]:
+def _plan(session: ShopVisit, wanted: Product) -> tuple[str, int]:
     """Return the query, and the page of the results that lists the product."""
     options = [str(one[1] if isinstance(one, tuple) else one) for one in asked_options(session.goal["goal_options"])]
     described = " ".join([session.goal["query"], *session.goal["attributes"], *options])
@@ -71,7 +71,7 @@ def _plan(session: Session, wanted: Product) -> tuple[str, int]:
     return best, page
 
 
-def _instruction(session: Session) -> str:
+def _instruction(session: ShopVisit) -> str:
     return session.goal["instruction_text"].partition(", and price lower than")[0].lower()
 
 

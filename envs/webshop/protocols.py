@@ -9,7 +9,7 @@ from typing import Any
 
 from agent_gym.formats import ragen
 from agent_gym.formats.tags import Steps, TagParser, action_of, is_well_formed, past
-from agent_gym.protocols import Protocol, prompt_file
+from agent_gym.protocols import PaperPreset, prompt_file
 from agent_gym.tools import ToolCall
 
 ARGUMENTS = {"search": "keywords", "click": "element"}
@@ -26,7 +26,7 @@ _FIRST, _LATER, _RAGEN, _ADVICE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShopProtocol(Protocol):
+class ShopProtocol(PaperPreset):
     """A protocol of the shop."""
 
     prompt: Callable[[str, Steps, Mapping[str, Any]], str]  # page, steps before it, `available_actions`
@@ -35,7 +35,7 @@ class ShopProtocol(Protocol):
     well_formed: Callable[[str], bool]  # which turns are not `invalid`
 
 
-class ActionParser(TagParser):
+class ProtocolActionParser(TagParser):
     """A turn is one action, which `read` finds in it, or does nothing."""
 
     def __init__(self, read: Callable[[str], str], tag: str) -> None:
@@ -93,7 +93,7 @@ PROTOCOLS: Mapping[str, ShopProtocol] = {
         fixed={
             "observation": "text",
             "commands": "text",
-            "parser": ActionParser(partial(action_of, tail=_TAIL), "action"),
+            "parser": ProtocolActionParser(partial(action_of, tail=_TAIL), "action"),
             "system_prompt": "",
         },
         budgets={"max_turns": 15, "reward_weights": {"score": 0.0, "success": 10.0, "invalid": 0.1}},
@@ -109,7 +109,7 @@ PROTOCOLS: Mapping[str, ShopProtocol] = {
         fixed={
             "observation": "text",
             "commands": "text",
-            "parser": ActionParser(ragen.action_of, "answer"),
+            "parser": ProtocolActionParser(ragen.action_of, "answer"),
             "system_prompt": ragen.PERSONA + _RAGEN,
         },
         budgets={"max_turns": 9, "reward_weights": {"score": 0.0, "success": 1.0, "invalid": ragen.PENALTY}},

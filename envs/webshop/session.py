@@ -33,7 +33,7 @@ _HTML_SPACE = " \n\t\f\r"
 _PLACES = ("search_results", "item_page", "item_sub_page")
 
 
-class Piece(NamedTuple):
+class PagePiece(NamedTuple):
     """A piece of a page."""
 
     kind: str  # "text", "button", "link" or "option"
@@ -41,7 +41,7 @@ class Piece(NamedTuple):
     target: str = ""  # of a link the product, of an option its kind
 
 
-class Session:
+class ShopVisit:
     """One visit."""
 
     def __init__(self, shop: Shop, goal: Mapping[str, Any], nouns: Nouns, per_page: int = PER_PAGE) -> None:
@@ -63,13 +63,13 @@ class Session:
         found = self.shop.search(self.keywords)[(self.number - 1) * self.per_page : self.number * self.per_page]
         return [self.shop.product(asin) for asin in found]
 
-    def clickables(self) -> dict[str, Piece]:
+    def clickables(self) -> dict[str, PagePiece]:
         """Return the buttons, by their lower-case text, in upstream's order: buttons, products, options."""
         page = self._page()
         found = {one.text.lower(): one for kind in ("button", "link") for one in page if one.kind == kind}
         return found | {one.text: one for one in page if one.kind == "option"}
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[PagePiece]:
         # A parser of HTML drops empty texts, and makes one line break of white space with line breaks.
         return [one for one in self._page() if one.text and ("\n" not in one.text or one.text.strip(_HTML_SPACE))]
 
@@ -114,7 +114,7 @@ class Session:
         self.page, asin = page, self.product.asin if self.product else ""
         self.address = f"{place}/{asin}/{self.keywords.replace(' ', '+')}/{self.number}/{json.dumps(self.chosen)}"
 
-    def _page(self) -> list[Piece]:
+    def _page(self) -> list[PagePiece]:
         instruction, product = self.goal["instruction_text"], self.product
         if self.page == "index":
             return [*_texts("WebShop", "Instruction: ", instruction), *_buttons("Search")]
@@ -123,7 +123,7 @@ class Session:
             found += _texts(f"Page {self.number} (Total results: {len(self.shop.search(self.keywords))})")
             found += _buttons("< Prev", "Next >") if self.number > 1 else _buttons("Next >")
             for one in self.listed:
-                found += [Piece("link", one.asin, one.asin), *_texts(one.title, one.price_tag)]
+                found += [PagePiece("link", one.asin, one.asin), *_texts(one.title, one.price_tag)]
             return found
         assert product is not None, "the other pages are reached with a product only"
         if self.page == "done":
@@ -136,17 +136,17 @@ class Session:
         if self.page == "reviews":
             return found
         for name, values in product.options.items():
-            found += [*_texts(name), *(Piece("option", value, name) for value in values)]
+            found += [*_texts(name), *(PagePiece("option", value, name) for value in values)]
         found += _texts(product.title, f"Price: {product.price_tag}", f"Rating: {_RATING}")
         return found + _buttons("Description", "Features", "Reviews", "Buy Now")
 
 
-def _texts(*texts: str) -> list[Piece]:
-    return [Piece("text", text) for text in texts]
+def _texts(*texts: str) -> list[PagePiece]:
+    return [PagePiece("text", text) for text in texts]
 
 
-def _buttons(*texts: str) -> list[Piece]:
-    return [Piece("button", text) for text in texts]
+def _buttons(*texts: str) -> list[PagePiece]:
+    return [PagePiece("button", text) for text in texts]
 
 
 def _receipt(asin: str, chosen: Mapping[str, str], score: float | None) -> tuple[str, ...]:
@@ -163,7 +163,7 @@ def _receipt(asin: str, chosen: Mapping[str, str], score: float | None) -> tuple
     )
 
 
-def observe(session: Session, mode: str) -> str:
+def observe(session: ShopVisit, mode: str) -> str:
     """Return the observation in one of `MODES`."""
     if mode == "text":
         return " [SEP] ".join([piece.text.strip() for piece in session.pieces()])

@@ -57,7 +57,7 @@ def main(descriptor: int) -> None:
     """Be a fork server for the socket's other end. In the children it forks, run their programs."""
     server = socket.socket(fileno=descriptor)
     prepared = _prepare(server)
-    job = Server(server, prepared.flags).serve()
+    job = RequestServer(server, prepared.flags).serve()
     # Only children come here, with the server's frames gone. Its descriptors are closed now, while they still are the
     # ones that they were: an object that a program's collector finds later would close a file of the program's.
     server.close()
@@ -183,7 +183,7 @@ class _Child:
 
 
 @dataclass
-class Server:
+class RequestServer:
     """Starts processes, ends the late ones, and reports how each ended."""
 
     socket: socket.socket

@@ -22,10 +22,10 @@ def pytest_addoption(parser: Any) -> None:
 
 def pytest_configure(config: Any) -> None:
     """Begin to listen."""
-    config.pluginmanager.register(Report(config.getoption("--ctrf")), "ctrf-report")
+    config.pluginmanager.register(CtrfReport(config.getoption("--ctrf")), "ctrf-report")
 
 
-class Report:
+class CtrfReport:
     """The outcome of each test."""
 
     def __init__(self, path: str | None) -> None:

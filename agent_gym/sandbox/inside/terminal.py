@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from . import MAX_MESSAGE_BYTES, Exit, Message, Setup, kernel, preload, seccomp, usage
-from .forkserver import CHILDREN, DEVICES, NICE, OVERUSED, Job, Server, or_give_up
+from .forkserver import CHILDREN, DEVICES, NICE, OVERUSED, Job, RequestServer, or_give_up
 from .groups import Groups, make_groups
 
 _SESSIONS, _TESTS, _LOGS = "/sessions", "/tests", "/logs"
@@ -153,7 +153,7 @@ def _can_be_told() -> bool:
 
 
 @dataclass
-class _Terminals(Server):
+class _Terminals(RequestServer):
     users: range | None = None
     groups: Groups | None = None
 
@@ -239,7 +239,7 @@ def _run(job: Job, ground: _Ground) -> None:
         kernel.close_from(6 + len(counted))
         clock = kernel.task_clock()
         listener = _confine(request, ground)
-        meter = usage.Meter(request["cpu_seconds"], memory, clock, listener, 5, group)
+        meter = usage.UsageMeter(request["cpu_seconds"], memory, clock, listener, 5, group)
         ground.flags[flag] = 1
     except BaseException as error:
         os.write(3, f"{type(error).__name__}: {error}".encode())
@@ -323,7 +323,7 @@ def _mount_empty(path: str, megabytes: int) -> None:
     kernel.mount("files", path, "tmpfs", kernel.NO_SETUID | kernel.NO_DEVICES, options)
 
 
-def _watch(command: bytes, request: Message, meter: usage.Meter) -> tuple[int, str | None]:
+def _watch(command: bytes, request: Message, meter: usage.UsageMeter) -> tuple[int, str | None]:
     """Run a command until its shell ends or the processes together have taken too much; end all that it left.
 
     Returns:

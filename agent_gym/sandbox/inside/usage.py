@@ -45,7 +45,7 @@ _MMAP = (9, 222)
 
 
 @dataclass
-class Meter:
+class UsageMeter:
     """The limits of one command, and its usage."""
 
     cpu_seconds: float

@@ -21,8 +21,8 @@ from agent_gym.data import EMBEDDED
 from agent_gym.envs.alfworld.embedded import rooms
 from agent_gym.envs.alfworld.embedded.files import Setting, domain, grammar_text, problem_text
 from agent_gym.envs.alfworld.expert import Expert
-from agent_gym.envs.alfworld.game import TASK_TYPES, Game
-from agent_gym.envs.alfworld.world import World
+from agent_gym.envs.alfworld.game import TASK_TYPES, AlfworldGame
+from agent_gym.envs.alfworld.world import AlfworldWorld
 from agent_gym.errors import ConfigError
 
 GAME_FILE = "game.tw-pddl"
@@ -51,16 +51,16 @@ _TREATED = {
 }
 
 
-class Generated(NamedTuple):
+class GeneratedGame(NamedTuple):
     """A generated game, and its random choices."""
 
-    game: Game
+    game: AlfworldGame
     setting: Setting
 
     @property
     def file(self) -> dict[str, Any]:
         """The content of its `game.tw-pddl`, with the expert's way as `walkthrough`."""
-        world, commands = World(self.game), list[str]()
+        world, commands = AlfworldWorld(self.game), list[str]()
         expert = Expert(world)
         while not world.view.won:
             if len(commands) == _LONGEST:
@@ -80,7 +80,7 @@ def source(receptacles: int | None) -> str:
     return EMBEDDED if receptacles is None else f"{EMBEDDED}-{receptacles}"
 
 
-def generate(split: str, index: int, grammar: str = "current", receptacles: int | None = None) -> Generated:
+def generate(split: str, index: int, grammar: str = "current", receptacles: int | None = None) -> GeneratedGame:
     """Make game `index` of a split; `receptacles` is how many its room has at most, None for as many as usual."""
     if split not in SPLIT_SIZES:
         raise ConfigError(f"unknown split {split!r}: generated games have {', '.join(SPLIT_SIZES)}")
@@ -101,7 +101,7 @@ def generate(split: str, index: int, grammar: str = "current", receptacles: int 
         "grammar": grammar_text(grammar, rng.choice(_SENTENCES[task_type]).format(**words)),
         "pddl_problem": problem_text(f"generated_{split}_{index}", setting),
     }
-    return Generated(Game(file, f"{source(receptacles)}/{split}/{index}"), setting)
+    return GeneratedGame(AlfworldGame(file, f"{source(receptacles)}/{split}/{index}"), setting)
 
 
 def _draw_plan(task_type: str, unseen: bool, rng: random.Random) -> int:

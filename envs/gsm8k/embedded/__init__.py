@@ -32,7 +32,7 @@ BOXES = "bags baskets boxes crates jars trays".split()
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ProblemFamily:
     """One meaning and its wordings."""
 
     before: str  # the noun counted before it; `nothing` marks an opening
@@ -43,11 +43,11 @@ class Family:
     wordings: dict[str, tuple[str, ...]]  # by split
 
 
-def _family(head: str, wordings: dict[str, tuple[str, ...]]) -> Family:
+def _family(head: str, wordings: dict[str, tuple[str, ...]]) -> ProblemFamily:
     _, states, expression, worked = (part.strip() for part in head.split(":", 3))
     before, after = states.split(" -> ")
     operation = "".join(sign for sign in expression if sign in "+-*/")
-    return Family(before, after, expression, operation, worked, wordings)
+    return ProblemFamily(before, after, expression, operation, worked, wordings)
 
 
 IDLE, *FAMILIES = (_family(head, wordings) for head, wordings in read_wordings(__package__).items())
@@ -114,8 +114,8 @@ def problem(split: str, index: int, difficulty: int | None = None) -> tuple[Row,
 
 def _draw_family(
     split: str, rng: random.Random, state: str, quantity: int, used: set[str], last: bool
-) -> tuple[Family, dict[str, int]]:
-    possible: dict[str, list[tuple[Family, dict[str, int]]]] = {}
+) -> tuple[ProblemFamily, dict[str, int]]:
+    possible: dict[str, list[tuple[ProblemFamily, dict[str, int]]]] = {}
     for family in _FOLLOWING[state]:
         if (family.after in ("shares", "payouts") and not last) or used.issuperset(family.wordings[split]):
             continue
@@ -155,7 +155,7 @@ def _draw_numbers(rng: random.Random, expression: str, quantity: int) -> dict[st
     return {"n": rng.choice(divisors)} if divisors else None
 
 
-def _draw_wording(split: str, rng: random.Random, family: Family, used: set[str]) -> str:
+def _draw_wording(split: str, rng: random.Random, family: ProblemFamily, used: set[str]) -> str:
     """Draw a wording that this problem has not used yet, and add it to `used`."""
     wording = rng.choice([one for one in family.wordings[split] if one not in used])
     used.add(wording)

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent_gym.data import SplitRows
-from agent_gym.envs.papersearch.embedded.field import DEFAULT, FIELDS, LADDER, LAST_YEAR, WORDING, Draft, get_field
+from agent_gym.envs.papersearch.embedded.field import DEFAULT, FIELDS, LADDER, LAST_YEAR, WORDING, FieldDraft, get_field
 from agent_gym.errors import whole_number
 
 QUESTIONS = (("method", "task"), ("method", "dataset"), ("task", "dataset"))
@@ -80,9 +80,9 @@ class GeneratedQueries(SplitRows):
 
 class _Asked(NamedTuple):
     kinds: tuple[str, str]
-    about: list[Draft]  # the papers that introduced the two things
-    papers: list[Draft]  # the answer
-    related: list[Draft]  # papers that cite both and are not asked for
+    about: list[FieldDraft]  # the papers that introduced the two things
+    papers: list[FieldDraft]  # the answer
+    related: list[FieldDraft]  # papers that cite both and are not asked for
     when: str = ""  # before or after `year`, or ""
     year: int = 0
 
@@ -90,7 +90,7 @@ class _Asked(NamedTuple):
 @functools.lru_cache(maxsize=128)
 def _all_asked(number: int, difficulty: int) -> list[_Asked]:
     drafts, level = get_field(number, difficulty).drafts, LADDER[difficulty]
-    found: dict[tuple[Any, ...], tuple[list[Draft], list[Draft]]] = {}
+    found: dict[tuple[Any, ...], tuple[list[FieldDraft], list[FieldDraft]]] = {}
     for draft in drafts:
         for kinds in QUESTIONS:
             for about in itertools.product(*([one for one in draft.cites if one.kind == kind] for kind in kinds)):

@@ -58,17 +58,17 @@ FIRST_YEAR, LAST_YEAR = 1980, 2024
 
 
 @dataclass(slots=True, eq=False)
-class Draft:
+class FieldDraft:
     """A paper before its text is written."""
 
     kind: str  # one of `KINDS`, which introduces such a thing, or "application", "discussion", "survey" or "analysis"
     year: int
     authors: list[str]
-    about: dict[str, Draft] = field(default_factory=dict)  # kind of thing to the paper that introduced it
+    about: dict[str, FieldDraft] = field(default_factory=dict)  # kind of thing to the paper that introduced it
     names: dict[str, str] = field(default_factory=dict)  # kind of thing to its name, for all it is about
     named: frozenset[str] = frozenset()  # which kinds its text calls something; the others it only cites
-    rivals: dict[str, Draft] = field(default_factory=dict)  # kind of thing to things that are not applied
-    cites: list[Draft] = field(default_factory=list)
+    rivals: dict[str, FieldDraft] = field(default_factory=dict)  # kind of thing to things that are not applied
+    cites: list[FieldDraft] = field(default_factory=list)
     id: str = ""
 
 
@@ -88,15 +88,15 @@ class Field:
             draft.id = f"w{number}-{i}"
         self.library = Library(map(self._write, self.drafts))
 
-    def _topic(self) -> list[Draft]:
+    def _topic(self) -> list[FieldDraft]:
         rng, topic = self._rng, self._namer.word()
         things = {kind: [self._introduce(kind, topic) for _ in range(n)] for kind, n in PER_TOPIC.items()}
         for method in things["method"]:
             older = [other for other in things["method"] if other.year < method.year]
             if older and rng.random() < 0.5:
                 method.cites.append(rng.choice(older))
-        applications: list[Draft] = []
-        discussions: list[Draft] = []
+        applications: list[FieldDraft] = []
+        discussions: list[FieldDraft] = []
         for method in things["method"]:
             for task in rng.sample(things["task"], rng.randint(2, 3)):
                 for n in range(rng.randint(2, 4) + self._level.discussions):
@@ -125,7 +125,7 @@ class Field:
         introduced = [thing for kind in KINDS for thing in things[kind]]
         return [*introduced, *applications, *discussions, *surveys, *analyses]
 
-    def _introduce(self, kind: str, topic: str) -> Draft:
+    def _introduce(self, kind: str, topic: str) -> FieldDraft:
         while True:
             year, authors, name = self._rng.randint(FIRST_YEAR, 2000), self._authors(), self._namer.word()
             # Tasks have a second name, the others are shortened.
@@ -135,27 +135,27 @@ class Field:
                 break
         self._called |= {other, after}
         names = {kind: name, "other": other, "after": after, "topic": topic}
-        draft = Draft(kind, year, authors, names=names, named=frozenset({kind}))
+        draft = FieldDraft(kind, year, authors, names=names, named=frozenset({kind}))
         draft.about = {kind: draft}
         return draft
 
-    def _use(self, kind: str, about: dict[str, Draft]) -> Draft:
+    def _use(self, kind: str, about: dict[str, FieldDraft]) -> FieldDraft:
         rng, earliest = self._rng, max(draft.year for draft in about.values()) + 1
         # Surveys come late, so that there is something to survey.
         year = rng.randint(2010 if kind == "survey" else earliest, LAST_YEAR)
         named = frozenset(thing for thing in about if kind == "survey" or rng.random() < self._level.named)
         names = {"system": self._namer.word()}
-        return Draft(kind, year, self._authors(), about, names, named, cites=list(about.values()))
+        return FieldDraft(kind, year, self._authors(), about, names, named, cites=list(about.values()))
 
     def _authors(self) -> list[str]:
         return self._rng.sample(self._people, self._rng.randint(1, 3))
 
-    def _call(self, thing: Draft) -> str:
+    def _call(self, thing: FieldDraft) -> str:
         if self._rng.random() >= self._level.renamed:
             return thing.names[thing.kind]
         return thing.names[self._rng.choice(("other", "after"))]
 
-    def _write(self, draft: Draft) -> Paper:
+    def _write(self, draft: FieldDraft) -> Paper:
         rng, kind = self._rng, draft.kind
         words = {**draft.names, "year": str(draft.year - 1), "n": str(rng.randint(2, 90)), "alias": ""}
         if kind in KINDS and self._level.renamed:

@@ -34,7 +34,7 @@ _NUMBERS = ("train",) * 6 + ("dev",) * 2 + ("test",) * 2
 WORDINGS = read_wordings(__package__)
 
 
-class GeneratedProblems(SplitRows):
+class RetoolProblems(SplitRows):
     """The generated problems of one split: rows with problem, answer, program, kind and level.
 
     In train the problems of kinds with few numbers come back.

@@ -17,7 +17,7 @@ LEVELS = (1, 2, 3)
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23)
 
 
-class Draft(NamedTuple):
+class ProblemDraft(NamedTuple):
     """The numbers of one problem."""
 
     values: Mapping[str, Any]  # the values of a wording's slots
@@ -25,7 +25,7 @@ class Draft(NamedTuple):
     program: str  # a person's program for it, in Python; it prints the answer and nothing else
 
 
-Draw = Callable[[random.Random, int], Draft]  # from a generator of random numbers and a level of `LEVELS`
+Draw = Callable[[random.Random, int], ProblemDraft]  # from a generator of random numbers and a level of `LEVELS`
 
 
 def pick(rng: random.Random, level: int, *ranges: tuple[int, int]) -> int:
@@ -33,26 +33,26 @@ def pick(rng: random.Random, level: int, *ranges: tuple[int, int]) -> int:
     return rng.randint(*ranges[level - 1])
 
 
-def divisor_sum(rng: random.Random, level: int) -> Draft:
+def divisor_sum(rng: random.Random, level: int) -> ProblemDraft:
     """Sum of the divisors: the product of (p^(e+1) - 1) / (p - 1) over the prime powers p^e."""
     n, gold = 1, 1
     for prime in sorted(rng.sample(_PRIMES[: 3 + level], level + 1)):
         exponent = rng.randint(1, 3 if prime < 5 else 2 if prime == 5 else 1)  # so that trying all numbers is fast
         n *= prime**exponent
         gold *= (prime ** (exponent + 1) - 1) // (prime - 1)
-    return Draft({"n": n}, gold, f"n = {n}\nprint(sum(d for d in range(1, n + 1) if n % d == 0))")
+    return ProblemDraft({"n": n}, gold, f"n = {n}\nprint(sum(d for d in range(1, n + 1) if n % d == 0))")
 
 
-def multiples(rng: random.Random, level: int) -> Draft:
+def multiples(rng: random.Random, level: int) -> ProblemDraft:
     """Multiples of exactly one of two numbers: inclusion and exclusion."""
     n = pick(rng, level, (60, 300), (500, 5_000), (5_000, 100_000))
     a, b = rng.sample(range(3, 6 + 6 * level), 2)
     gold = n // a + n // b - 2 * (n // math.lcm(a, b))
     program = f"print(sum((k % {a} == 0) != (k % {b} == 0) for k in range(1, {n} + 1)))"
-    return Draft({"n": n, "a": a, "b": b}, gold, program)
+    return ProblemDraft({"n": n, "a": a, "b": b}, gold, program)
 
 
-def modular_power(rng: random.Random, level: int) -> Draft:
+def modular_power(rng: random.Random, level: int) -> ProblemDraft:
     """Remainder of a power: squares and products, bit by bit."""
     base = pick(rng, level, (2, 20), (20, 200), (200, 5_000))
     exponent = pick(rng, level, (8, 30), (40, 400), (1_000, 90_000))
@@ -61,10 +61,10 @@ def modular_power(rng: random.Random, level: int) -> Draft:
     for bit in f"{exponent:b}":
         gold = gold * gold * (base if bit == "1" else 1) % modulus
     values = {"a": base, "b": exponent, "m": modulus}
-    return Draft(values, gold, f"print(pow({base}, {exponent}, {modulus}))")
+    return ProblemDraft(values, gold, f"print(pow({base}, {exponent}, {modulus}))")
 
 
-def coprime_count(rng: random.Random, level: int) -> Draft:
+def coprime_count(rng: random.Random, level: int) -> ProblemDraft:
     """Numbers that share no prime with another: inclusion and exclusion over its primes."""
     n = pick(rng, level, (40, 200), (200, 3_000), (3_000, 60_000))
     primes = rng.sample(_PRIMES[: 2 + level], min(level + 1, 3))
@@ -72,10 +72,10 @@ def coprime_count(rng: random.Random, level: int) -> Draft:
     subsets = itertools.chain.from_iterable(itertools.combinations(primes, k) for k in range(len(primes) + 1))
     gold = sum((-1) ** len(subset) * (n // math.prod(subset)) for subset in subsets)
     program = f"from math import gcd\nprint(sum(gcd(k, {m}) == 1 for k in range(1, {n} + 1)))"
-    return Draft({"n": n, "m": m}, gold, program)
+    return ProblemDraft({"n": n, "m": m}, gold, program)
 
 
-def coprime_pairs(rng: random.Random, level: int) -> Draft:
+def coprime_pairs(rng: random.Random, level: int) -> ProblemDraft:
     """Pairs without a common divisor: the sum of Euler's totients."""
     n = pick(rng, level, (8, 20), (25, 80), (90, 300))
     totients = list(range(n + 1))
@@ -84,10 +84,10 @@ def coprime_pairs(rng: random.Random, level: int) -> Draft:
             for multiple in range(k, n + 1, k):
                 totients[multiple] -= totients[multiple] // k
     loops = f"for b in range(1, {n} + 1) for a in range(1, b)"
-    return Draft({"n": n}, sum(totients[2:]), f"from math import gcd\nprint(sum(gcd(a, b) == 1 {loops}))")
+    return ProblemDraft({"n": n}, sum(totients[2:]), f"from math import gcd\nprint(sum(gcd(a, b) == 1 {loops}))")
 
 
-def digit_count(rng: random.Random, level: int) -> Draft:
+def digit_count(rng: random.Random, level: int) -> ProblemDraft:
     """How often a digit is written: place by place, from the digits before and after it."""
     n = pick(rng, level, (50, 400), (400, 9_000), (9_000, 99_999))
     digit = rng.randint(1, 9)
@@ -97,10 +97,10 @@ def digit_count(rng: random.Random, level: int) -> Draft:
         gold += before * place + (place if here > digit else behind + 1 if here == digit else 0)
         place *= 10
     program = f'print(sum(str(k).count("{digit}") for k in range(1, {n} + 1)))'
-    return Draft({"n": n, "d": digit}, gold, program)
+    return ProblemDraft({"n": n, "d": digit}, gold, program)
 
 
-def digit_sum(rng: random.Random, level: int) -> Draft:
+def digit_sum(rng: random.Random, level: int) -> ProblemDraft:
     """Numbers with a given sum of digits: stars and bars, without the ones that have a digit above 9."""
     places = level + 2
     total = rng.randint(6, 9 * places - 8)
@@ -109,10 +109,10 @@ def digit_sum(rng: random.Random, level: int) -> Draft:
         rest = total - 10 * large
         gold += (-1) ** large * math.comb(places, large) * math.comb(rest + places - 1, places - 1)
     program = f"print(sum(sum(map(int, str(k))) == {total} for k in range(1, {10**places})))"
-    return Draft({"n": 10**places, "s": total}, gold, program)
+    return ProblemDraft({"n": 10**places, "s": total}, gold, program)
 
 
-def power_sum(rng: random.Random, level: int) -> Draft:
+def power_sum(rng: random.Random, level: int) -> ProblemDraft:
     """Powers of the numbers that another does not divide: closed forms for the sum with and without them."""
     n = pick(rng, level, (10, 40), (40, 300), (300, 3_000))
     # Without squares in it, so that dividing a power is the same as dividing the number.
@@ -120,16 +120,16 @@ def power_sum(rng: random.Random, level: int) -> Draft:
     gold = _faulhaber(n, power) - q**power * _faulhaber(n // q, power)
     program = f"print(sum(k**{power} for k in range(1, {n} + 1) if k % {q} != 0))"
     what = ("numbers", "squares of the numbers", "cubes of the numbers")[power - 1]
-    return Draft({"n": n, "q": q, "what": what}, gold, program)
+    return ProblemDraft({"n": n, "q": q, "what": what}, gold, program)
 
 
-def reciprocal_sum(rng: random.Random, level: int) -> Draft:
+def reciprocal_sum(rng: random.Random, level: int) -> ProblemDraft:
     """Sum of 1/(k(k+d)): it telescopes, and 1/k - 1/(k+d) leaves d terms at either end."""
     n = pick(rng, level, (4, 9), (10, 20), (21, 60))
     d = rng.randint(1, level)
     ends = sum(Fraction(1, k) - Fraction(1, n + k) for k in range(1, d + 1))
     program = f"from fractions import Fraction\nprint(sum(Fraction(1, k * (k + {d})) for k in range(1, {n} + 1)))"
-    return Draft({"n": n, "d": d}, Fraction(ends) / d, program)
+    return ProblemDraft({"n": n, "d": d}, Fraction(ends) / d, program)
 
 
 def _faulhaber(n: int, power: int) -> int:
@@ -138,7 +138,7 @@ def _faulhaber(n: int, power: int) -> int:
     return n * (n + 1) * (2 * n + 1) // 6 if power == 2 else (n * (n + 1) // 2) ** 2
 
 
-def lattice_paths(rng: random.Random, level: int) -> Draft:
+def lattice_paths(rng: random.Random, level: int) -> ProblemDraft:
     """Paths around a point: all paths but the ones through it."""
     width, height = (pick(rng, level, (3, 5), (5, 8), (8, 12)) for _ in range(2))
     x, y = rng.randint(1, width - 1), rng.randint(1, height - 1)
@@ -149,10 +149,10 @@ def lattice_paths(rng: random.Random, level: int) -> Draft:
         f"            ways[x, y] = ways.get((x - 1, y), 0) + ways.get((x, y - 1), 0)\nprint(ways[{width}, {height}])"
     )
     gold = math.comb(width + height, width) - through
-    return Draft({"w": width, "h": height, "x": x, "y": y}, gold, program)
+    return ProblemDraft({"w": width, "h": height, "x": x, "y": y}, gold, program)
 
 
-def no_runs(rng: random.Random, level: int) -> Draft:
+def no_runs(rng: random.Random, level: int) -> ProblemDraft:
     """Strings of 0 and 1 without a run of ones: by the number of ones at the end after the last zero."""
     n = pick(rng, level, (5, 9), (9, 13), (13, 17))
     run = rng.randint(2, 5)
@@ -162,10 +162,10 @@ def no_runs(rng: random.Random, level: int) -> Draft:
     program = (
         f'from itertools import product\nprint(sum("{"1" * run}" not in "".join(s) for s in product("01", repeat={n})))'
     )
-    return Draft({"n": n, "k": run}, counts[n], program)
+    return ProblemDraft({"n": n, "k": run}, counts[n], program)
 
 
-def coins(rng: random.Random, level: int) -> Draft:
+def coins(rng: random.Random, level: int) -> ProblemDraft:
     """Ways to pay: coin by coin, amount by amount."""
     amount = pick(rng, level, (20, 50), (60, 150), (200, 500))
     a, b, c = sorted(rng.sample((1, 2, 3, 5, 7, 10, 20, 25), 3))
@@ -177,10 +177,10 @@ def coins(rng: random.Random, level: int) -> Draft:
         f"n = {amount}\nprint(sum((n - x - y) % {a} == 0 for x in range(0, n + 1, {c}) "
         f"for y in range(0, n - x + 1, {b})))"
     )
-    return Draft({"n": amount, "a": a, "b": b, "c": c}, ways[amount], program)
+    return ProblemDraft({"n": amount, "a": a, "b": b, "c": c}, ways[amount], program)
 
 
-def apart(rng: random.Random, level: int) -> Draft:
+def apart(rng: random.Random, level: int) -> ProblemDraft:
     """Rows in which no two of some are neighbours: each goes into another gap between the rest."""
     some = pick(rng, level, (2, 4), (3, 6), (4, 7))
     rest = some + pick(rng, level, (1, 8), (4, 12), (6, 11))
@@ -188,10 +188,10 @@ def apart(rng: random.Random, level: int) -> Draft:
         f"from itertools import combinations\nprint(sum(all(q - p > 1 for p, q in zip(c, c[1:])) "
         f"for c in combinations(range({some + rest}), {some})))"
     )
-    return Draft({"a": some, "b": rest}, math.comb(rest + 1, some), program)
+    return ProblemDraft({"a": some, "b": rest}, math.comb(rest + 1, some), program)
 
 
-def linear_system(rng: random.Random, level: int) -> Draft:
+def linear_system(rng: random.Random, level: int) -> ProblemDraft:
     """Linear equations: Cramer's rule."""
     size = 2 if level == 1 else 3
     limit = 5 * level
@@ -205,10 +205,10 @@ def linear_system(rng: random.Random, level: int) -> Draft:
     program = f"from sympy import Matrix\nprint(sum(Matrix({rows}).LUsolve(Matrix({right}))))"
     values = {"system": ", ".join(equations), "sum": " + ".join("xyz"[:size])}
     # A system without a solution gets the answer 0, which no problem may have.
-    return Draft(values, Fraction(total, whole) if whole else 0, program)
+    return ProblemDraft(values, Fraction(total, whole) if whole else 0, program)
 
 
-def remainders(rng: random.Random, level: int) -> Draft:
+def remainders(rng: random.Random, level: int) -> ProblemDraft:
     """The smallest number with given remainders: the Chinese remainder theorem."""
     moduli = rng.sample((3, 4, 5, 7, 11, 13, 17), 2 if level == 1 else 3)
     left = [rng.randint(1, modulus - 1) for modulus in moduli]
@@ -217,10 +217,10 @@ def remainders(rng: random.Random, level: int) -> Draft:
     tests = " and ".join(f"n % {m} == {r}" for r, m in zip(left, moduli, strict=True))
     program = f"n = 1\nwhile not ({tests}):\n    n += 1\nprint(n)"
     clauses = [f"{r} when divided by {m}" for r, m in zip(left, moduli, strict=True)]
-    return Draft({"clauses": f"{', '.join(clauses[:-1])} and {clauses[-1]}"}, gold, program)
+    return ProblemDraft({"clauses": f"{', '.join(clauses[:-1])} and {clauses[-1]}"}, gold, program)
 
 
-def unpayable(rng: random.Random, level: int) -> Draft:
+def unpayable(rng: random.Random, level: int) -> ProblemDraft:
     """The largest amount that two coins cannot pay: a b - a - b (Sylvester)."""
     a, b = 1, 1
     while math.gcd(a, b) != 1 or a == b or min(a, b) < 3:
@@ -229,10 +229,10 @@ def unpayable(rng: random.Random, level: int) -> Draft:
         f"a, b = {a}, {b}\npaid = {{i * a + j * b for i in range(b + 1) for j in range(a + 1)}}\n"
         "print(max(n for n in range(a * b) if n not in paid))"
     )
-    return Draft({"a": a, "b": b}, a * b - a - b, program)
+    return ProblemDraft({"a": a, "b": b}, a * b - a - b, program)
 
 
-def best_bundle(rng: random.Random, level: int) -> Draft:
+def best_bundle(rng: random.Random, level: int) -> ProblemDraft:
     """The most valuable choice of two goods: the best for each budget, from the choices for smaller ones."""
     budget = pick(rng, level, (20, 50), (50, 200), (200, 900))
     (cost_a, cost_b), (worth_a, worth_b) = rng.sample(range(3, 20), 2), rng.sample(range(4, 40), 2)
@@ -246,7 +246,7 @@ def best_bundle(rng: random.Random, level: int) -> Draft:
         f"for y in range((n - {cost_a} * x) // {cost_b} + 1)))"
     )
     values = {"n": budget, "a": cost_a, "b": cost_b, "p": worth_a, "q": worth_b}
-    return Draft(values, best[budget], program)
+    return ProblemDraft(values, best[budget], program)
 
 
 def _determinant(rows: list[list[int]]) -> int:

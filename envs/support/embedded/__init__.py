@@ -68,7 +68,7 @@ LADDER = (
 """The default, then by difficulty."""
 
 
-class GeneratedTasks(SplitRows):
+class SupportTasks(SplitRows):
     """The tasks of one split, of a difficulty from 1 to 5, or None for a mixture; `ConfigError` for another."""
 
     SIZES = {"train": 20_000, "validation": 1_000, "test": 1_000}

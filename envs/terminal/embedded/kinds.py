@@ -21,7 +21,7 @@ SERVICES = "auth billing cache gateway mailer queue search storage".split()
 
 
 @dataclass
-class Draft:
+class TaskDraft:
     """One task: the slots of a wording, the files, the states to be reached and kept, and a way there."""
 
     values: Mapping[str, Any]
@@ -34,7 +34,7 @@ class Draft:
     tables: Mapping[str, str] = field(default_factory=dict)  # databases in /app, by file: statements of SQL
 
 
-Draw = Callable[[random.Random], Draft]
+Draw = Callable[[random.Random], TaskDraft]
 
 
 def _text(rng: random.Random, lines: int) -> str:
@@ -56,45 +56,45 @@ def _kept(files: Mapping[str, str]) -> list[list[Any]]:
     return [["text", f"/app/{path}", content] for path, content in files.items()]
 
 
-def count_lines(rng: random.Random) -> Draft:
+def count_lines(rng: random.Random) -> TaskDraft:
     """Lines with a word."""
     (file, out), word, text = _files(rng, 2), rng.choice(WORDS), _text(rng, rng.randint(12, 60))
     gold = sum(word in line.split() for line in text.splitlines())
     values = {"file": file, "word": word, "out": out}
-    return Draft(values, [["text", f"/app/{out}", str(gold)]], [f"grep -c {word} {file} > {out}"],
+    return TaskDraft(values, [["text", f"/app/{out}", str(gold)]], [f"grep -c {word} {file} > {out}"],
                  {file: text}, _kept({file: text}))  # fmt: skip
 
 
-def rename(rng: random.Random) -> Draft:
+def rename(rng: random.Random) -> TaskDraft:
     """One file gets a new name, another one goes."""
     old, new, gone, other = _files(rng, 4)
     files = {name: _text(rng, 3) for name in (old, gone, other)}
     goals = [["text", f"/app/{new}", files[old]], ["gone", f"/app/{old}"], ["gone", f"/app/{gone}"]]
     values = {"old": old, "new": new, "gone": gone}
-    return Draft(values, goals, [f"mv {old} {new}", f"rm {gone}"], files, _kept({other: files[other]}))
+    return TaskDraft(values, goals, [f"mv {old} {new}", f"rm {gone}"], files, _kept({other: files[other]}))
 
 
-def find_word(rng: random.Random) -> Draft:
+def find_word(rng: random.Random) -> TaskDraft:
     """The one file with a word in it."""
     word, *others = rng.sample(WORDS, len(WORDS))
     names, out = _files(rng, 6), _file(rng)
     files = {f"notes/{name}": " ".join(rng.sample(others, 9)) + "\n" for name in names}
     found = rng.choice(names)
     files[f"notes/{found}"] += f"{' '.join(rng.sample(others, 3))} {word}\n"
-    return Draft({"word": word, "out": out}, [["text", f"/app/{out}", found]],
+    return TaskDraft({"word": word, "out": out}, [["text", f"/app/{out}", found]],
                  [f"cd notes && grep -l {word} * > ../{out}"], files, _kept(files))  # fmt: skip
 
 
-def sort_unique(rng: random.Random) -> Draft:
+def sort_unique(rng: random.Random) -> TaskDraft:
     """Lines in order, each once."""
     (file, out) = _files(rng, 2)
     lines = [f"{rng.choice(NAMES)} {rng.choice(CITIES)}" for _ in range(12)]
     text = "".join(f"{rng.choice(lines)}\n" for _ in range(30))
     goal = ["text", f"/app/{out}", "\n".join(sorted(set(text.splitlines())))]
-    return Draft({"file": file, "out": out}, [goal], [f"sort -u {file} > {out}"], {file: text}, _kept({file: text}))
+    return TaskDraft({"file": file, "out": out}, [goal], [f"sort -u {file} > {out}"], {file: text}, _kept({file: text}))
 
 
-def by_ending(rng: random.Random) -> Draft:
+def by_ending(rng: random.Random) -> TaskDraft:
     """Files of one ending, from several folders into one."""
     ending, target = rng.choice(("log", "csv", "bak", "tmp")), rng.choice(WORDS)
     wanted, others = _files(rng, 4, ending), _files(rng, 3, "md")
@@ -104,20 +104,20 @@ def by_ending(rng: random.Random) -> Draft:
     goals += [["gone", f"/app/{spread[name]}"] for name in wanted]
     solution = [f"mkdir {target}", f"find in out -name '*.{ending}' -exec mv -t {target} {{}} +"]
     kept = _kept({spread[name]: files[spread[name]] for name in others})
-    return Draft({"ending": ending, "target": target}, goals, solution, files, kept)
+    return TaskDraft({"ending": ending, "target": target}, goals, solution, files, kept)
 
 
-def column_sum(rng: random.Random) -> Draft:
+def column_sum(rng: random.Random) -> TaskDraft:
     """One column, of the rows of a city."""
     file, out, city = _file(rng, "csv"), _file(rng), rng.choice(CITIES)
     rows = [(rng.choice(NAMES), rng.choice([city, *CITIES[:4]]), rng.randint(1, 500)) for _ in range(40)]
     text = "name,city,amount\n" + "".join(f"{name},{at},{amount}\n" for name, at, amount in rows)
     goal = ["text", f"/app/{out}", str(sum(amount for _, at, amount in rows if at == city))]
     solution = [f"awk -F, '$2 == \"{city}\" {{s += $3}} END {{print s}}' {file} > {out}"]
-    return Draft({"file": file, "city": city, "out": out}, [goal], solution, {file: text}, _kept({file: text}))
+    return TaskDraft({"file": file, "city": city, "out": out}, [goal], solution, {file: text}, _kept({file: text}))
 
 
-def query(rng: random.Random) -> Draft:
+def query(rng: random.Random) -> TaskDraft:
     """Who has spent the most, by a database."""
     base, out = _file(rng, "db"), _file(rng)
     rows = [(rng.choice(NAMES[:9]), rng.choice(THINGS), rng.randint(5, 400)) for _ in range(40)]
@@ -129,7 +129,7 @@ def query(rng: random.Random) -> Draft:
         rows[place] = (best, rows[place][1], rows[place][2] + 1)
     sql = "select customer from orders group by customer order by sum(amount) desc, customer desc limit 1"
     solution = [f"python3 -c \"import sqlite3; print(*sqlite3.connect('{base}').execute('{sql}').fetchone())\" > {out}"]
-    return Draft({"base": base, "out": out}, [["text", f"/app/{out}", best]], solution,
+    return TaskDraft({"base": base, "out": out}, [["text", f"/app/{out}", best]], solution,
                  tables={base: _table("orders(customer text, item text, amount integer)", rows)})  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def _table(columns: str, rows: Sequence[Sequence[Any]]) -> str:
     return f"create table {columns}; insert into {columns.partition('(')[0]} values {values};"
 
 
-def repair(rng: random.Random) -> Draft:
+def repair(rng: random.Random) -> TaskDraft:
     """A program with one mistake: it is mended, and run."""
     program, data, out = _file(rng, "py"), *_files(rng, 2)
     numbers, bound = [rng.randint(1, 900) for _ in range(30)], rng.randint(300, 600)
@@ -153,10 +153,10 @@ def repair(rng: random.Random) -> Draft:
     files = {data: "".join(f"{n}\n" for n in numbers), program: "\n".join([*lines, f"open('{out}', 'w').write(total)"])}
     mended = [f"sed -i 's/{wrong}/{right}/; s/write(total)/write(str(total))/' {program}", f"python3 {program}"]
     values = {"program": program, "data": data, "out": out, "what": what}
-    return Draft(values, [["text", f"/app/{out}", str(gold)]], mended, files, _kept({data: files[data]}))
+    return TaskDraft(values, [["text", f"/app/{out}", str(gold)]], mended, files, _kept({data: files[data]}))
 
 
-def commit(rng: random.Random) -> Draft:
+def commit(rng: random.Random) -> TaskDraft:
     """One of two changed files is committed."""
     first, second, new = _files(rng, 3)
     message = f"{rng.choice(('Add', 'Describe', 'List'))} {rng.choice(THINGS)} {rng.randint(10, 99)}"
@@ -164,11 +164,11 @@ def commit(rng: random.Random) -> Draft:
     changed = {name: before[name] + _text(rng, 1) for name in (first, second)} | {new: _text(rng, 2)}
     tree = {first: changed[first], second: before[second]}
     goals: list[list[Any]] = [["tree", "/app", "main", tree], ["message", "/app", "main", message]]
-    return Draft({"file": first, "message": message}, goals, [f"git add {first}", f"git commit -q -m '{message}'"],
+    return TaskDraft({"file": first, "message": message}, goals, [f"git add {first}", f"git commit -q -m '{message}'"],
                  changed, _kept(changed), [{"files": before, "message": "Begin"}], {"main": 0})  # fmt: skip
 
 
-def restore(rng: random.Random) -> Draft:
+def restore(rng: random.Random) -> TaskDraft:
     """A file that was deleted some commits ago, as it was last."""
     lost, *others = _files(rng, 4)
     files, commits = {name: _text(rng, 2) for name in (lost, *others)}, list[Mapping[str, Any]]()
@@ -179,11 +179,11 @@ def restore(rng: random.Random) -> Draft:
         gold = files.get(lost, gold)
         commits.append({"files": files, "message": rng.choice(WORDS), "parent": number - 1 if number else None})
     solution = [f"git checkout $(git rev-list -n 1 HEAD -- {lost})^ -- {lost}"]
-    return Draft({"file": lost}, [["text", f"/app/{lost}", gold]], solution, files, _kept(files), commits,
+    return TaskDraft({"file": lost}, [["text", f"/app/{lost}", gold]], solution, files, _kept(files), commits,
                  {"main": len(commits) - 1})  # fmt: skip
 
 
-def join(rng: random.Random) -> Draft:
+def join(rng: random.Random) -> TaskDraft:
     """Totals by name, of two tables that share a number."""
     people, pays, out = _file(rng, "csv"), _file(rng, "csv"), _file(rng)
     if people == pays:
@@ -200,10 +200,10 @@ def join(rng: random.Random) -> Draft:
     goal = ["text", f"/app/{out}", "\n".join(f"{name} {n}" for name, n in sorted(totals.items()) if n)]
     condition = f'NR == FNR {{if ($3 == "{city}") name[$1] = $2; next}} $1 in name {{sum[name[$1]] += $2}}'
     solution = [f"awk -F, '{condition} END {{for (one in sum) print one, sum[one]}}' {people} {pays} | sort > {out}"]
-    return Draft({"people": people, "pays": pays, "city": city, "out": out}, [goal], solution, files, _kept(files))
+    return TaskDraft({"people": people, "pays": pays, "city": city, "out": out}, [goal], solution, files, _kept(files))
 
 
-def update(rng: random.Random) -> Draft:
+def update(rng: random.Random) -> TaskDraft:
     """Rows of a database are changed, others deleted."""
     base, more, city = _file(rng, "db"), rng.randint(3, 40), rng.choice(CITIES[:4])
     rows = [(f"{thing}", rng.choice(CITIES[:4]), rng.randint(10, 300), rng.choice((0, 1, 5))) for thing in THINGS]
@@ -212,11 +212,11 @@ def update(rng: random.Random) -> Draft:
     goal = ["rows", f"/app/{base}", "select thing, city, price, stock from goods order by thing", left]
     sql = f"update goods set price = price + {more} where city = '{city}'; delete from goods where stock = 0"
     solution = [f'python3 -c "import sqlite3; sqlite3.connect(\'{base}\').executescript(\\"{sql}\\")"']
-    return Draft({"base": base, "more": more, "city": city}, [goal], solution,
+    return TaskDraft({"base": base, "more": more, "city": city}, [goal], solution,
                  tables={base: _table("goods(thing text, city text, price integer, stock integer)", rows)})  # fmt: skip
 
 
-def report(rng: random.Random) -> Draft:
+def report(rng: random.Random) -> TaskDraft:
     """Errors by service, from several logs, into a new database."""
     base, level = _file(rng, "db"), rng.choice(("ERROR", "WARN", "DEBUG"))
     services = rng.sample(SERVICES, 5)
@@ -239,10 +239,10 @@ def report(rng: random.Random) -> Draft:
         f'python3 -c "{python}"',
     ]
     goal = ["rows", f"/app/{base}", "select service, n from counts order by service", wanted]
-    return Draft({"base": base, "level": level}, [goal], solution, files, _kept(files))
+    return TaskDraft({"base": base, "level": level}, [goal], solution, files, _kept(files))
 
 
-def merge(rng: random.Random) -> Draft:
+def merge(rng: random.Random) -> TaskDraft:
     """Two branches that changed the same line."""
     file, other, branch = *_files(rng, 2, "conf"), rng.choice(WORDS)
     keys = rng.sample(SERVICES, 6)
@@ -260,10 +260,11 @@ def merge(rng: random.Random) -> Draft:
     commits += [{"files": files, "message": f"Change {file}", "parent": 0} for files in (second, third)]
     goals: list[list[Any]] = [["tree", "/app", "main", last], ["merged", "/app", "main", 2]]
     solution = [f"git merge -q -X theirs -m Merge {branch}"]
-    return Draft({"branch": branch, "file": file}, goals, solution, commits=commits, branches={"main": 1, branch: 2})
+    branches = {"main": 1, branch: 2}
+    return TaskDraft({"branch": branch, "file": file}, goals, solution, commits=commits, branches=branches)
 
 
-def copies(rng: random.Random) -> Draft:
+def copies(rng: random.Random) -> TaskDraft:
     """Files with the same content: the first by its path stays."""
     out = _file(rng)
     texts = [_text(rng, 2) for _ in range(4)]
@@ -280,7 +281,8 @@ def copies(rng: random.Random) -> Draft:
         "xargs rm < /tmp/copies",
     ]
     stored = {f"store/{path}": text for path, text in files.items()}
-    return Draft({"out": out}, goals, solution, stored, _kept({f"store/{path}": text for path, text in stays.items()}))
+    kept = _kept({f"store/{path}": text for path, text in stays.items()})
+    return TaskDraft({"out": out}, goals, solution, stored, kept)
 
 
 KINDS: tuple[Mapping[str, Draw], ...] = (

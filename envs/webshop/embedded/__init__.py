@@ -36,7 +36,7 @@ OPTIONS: dict[str, list[str]] = _TABLES["options"]
 """Kind of option to its values."""
 
 
-class Kind(NamedTuple):
+class ProductKind(NamedTuple):
     """A kind of product."""
 
     category: str  # one of the shop's five
@@ -49,7 +49,7 @@ class Kind(NamedTuple):
     high: float
 
     @classmethod
-    def read(cls, row: Mapping[str, Any]) -> Kind:
+    def read(cls, row: Mapping[str, Any]) -> ProductKind:
         # "as a catalogue has it = as a person says it"; without the second, people use the first.
         pairs = (text.partition(" = ") for text in _TABLES["attributes"][row["attributes"]])
         attributes = {catalogue: person or catalogue for catalogue, _, person in pairs}
@@ -72,10 +72,10 @@ NOISE = {
     5: Noise(family=(9, 10), wanted=(3, 4), options=(0, 30, 70)),
 }
 """Difficulty to the noise of a shop; 3 is the default."""
-KINDS = tuple(map(Kind.read, _TABLES["kinds"]))
+KINDS = tuple(map(ProductKind.read, _TABLES["kinds"]))
 
 
-class Generated(NamedTuple):
+class GeneratedShop(NamedTuple):
     """One product: its rows of the three official files, and its split."""
 
     item: Row
@@ -88,7 +88,7 @@ class Generated(NamedTuple):
         return read_product(self.item, self.about, self.people, "a generated row")
 
 
-def generate(size: int = PRODUCTS, difficulty: int = 3) -> Iterator[Generated]:
+def generate(size: int = PRODUCTS, difficulty: int = 3) -> Iterator[GeneratedShop]:
     """Generate products with the noise of a difficulty; the first are the same for every size.
 
     `ConfigError` for a size below one.
@@ -107,7 +107,7 @@ def generate(size: int = PRODUCTS, difficulty: int = 3) -> Iterator[Generated]:
                     return
 
 
-def _family(rng: random.Random, split: str, noise: Noise) -> Iterator[Generated]:
+def _family(rng: random.Random, split: str, noise: Noise) -> Iterator[GeneratedShop]:
     kind = rng.choice(KINDS)
     maker, head, known = rng.choice(_makers(split)), rng.choice(kind.heads), list(kind.attributes)
     core = rng.sample(known, rng.randint(4, 6))
@@ -126,8 +126,8 @@ def _makers(split: str) -> list[str]:
 
 
 def _product(
-    rng: random.Random, split: str, kind: Kind, maker: str, head: str, own: list[str], noise: Noise
-) -> Generated:
+    rng: random.Random, split: str, kind: ProductKind, maker: str, head: str, own: list[str], noise: Noise
+) -> GeneratedShop:
     asin = "B0" + "".join(rng.choices(_ID_SIGNS, k=8))
     options = {}
     count = min(len(kind.options), rng.choices((0, 1, 2), noise.options)[0])
@@ -170,10 +170,10 @@ def _product(
             "with_options": _with_options(chosen),
         }
         people.append(_request(asin, rng.choice(_TABLES["requests"]).format(**words), own, wanted, chosen))
-    return Generated(item, about, people, split)
+    return GeneratedShop(item, about, people, split)
 
 
-def generate_easy() -> Iterator[Generated]:
+def generate_easy() -> Iterator[GeneratedShop]:
     """Generate a shop that a model of a fraction of a million parameters can learn to buy in; it is always the same.
 
     Ids are two syllables, of consonants that do not occur in the other one, so that a policy that copies them cannot
@@ -208,13 +208,13 @@ def generate_easy() -> Iterator[Generated]:
         for value in values:
             chosen = {option: value}
             people.append(_request(asin, text + _with_options(chosen), attributes, attributes, chosen))
-        yield Generated(item, _about(kind, attributes, attributes), people, SPLITS[number % len(SPLITS)])
+        yield GeneratedShop(item, _about(kind, attributes, attributes), people, SPLITS[number % len(SPLITS)])
 
 
 # The rows of the official files.
 
 
-def _item(asin: str, kind: Kind, head: str, options: Mapping[str, list[str]]) -> Row:
+def _item(asin: str, kind: ProductKind, head: str, options: Mapping[str, list[str]]) -> Row:
     named = {name.title(): [{"value": value} for value in values] for name, values in options.items()}
     return {
         "asin": asin,
@@ -228,7 +228,7 @@ def _item(asin: str, kind: Kind, head: str, options: Mapping[str, list[str]]) ->
     }
 
 
-def _about(kind: Kind, attributes: list[str], wanted: list[str]) -> Row:
+def _about(kind: ProductKind, attributes: list[str], wanted: list[str]) -> Row:
     instruction = f"Find me {', '.join(wanted[:-1])} {kind.query} with {wanted[-1]}"
     return {"attributes": attributes, "instruction": instruction, "instruction_attributes": wanted}
 
