@@ -21,6 +21,7 @@ from agent_gym.chat import MAX_OBSERVATION_CHARS, ChatRenderer, Message, check_c
 from agent_gym.errors import ConfigError, EnvFailure, shown, unknown_arguments, whole_number
 from agent_gym.images import Content, images_of, join
 from agent_gym.models import named_tokenizer
+from agent_gym.renamed import renamed_methods
 from agent_gym.reply import Reply, check_reply
 from agent_gym.rewards import MAX_REWARD, plain_number, plain_numbers
 from agent_gym.row_splits import default_split
@@ -32,6 +33,14 @@ HISTORY_HEADING = "What happened so far:"
 CATEGORY_FIELDS = frozenset({"type", "level", "kind", "category"})
 """Fields of a data set's row that give the kind of its task."""
 _OPTIONS = {"split", "index", "task"}
+
+RENAMED = {
+    "behind_system_prompt": "with_system_prompt",
+    "leave": "on_truncated",
+    "opening": "initial_messages",
+    "situation": "state_prompt",
+}
+"""Methods of environments by their old names, which work for one release more."""
 
 
 class TextEnv(gymnasium.Env[str, str]):
@@ -71,6 +80,10 @@ class TextEnv(gymnasium.Env[str, str]):
     """The source of the policy's text; with the name of its role where there are several ("agent:buyer")."""
     shows_images: bool = False
     """Whether it answers with images, so that a model that is made for it on the spot has to read them."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        renamed_methods(cls, RENAMED)
 
     def __init__(
         self,
@@ -174,23 +187,23 @@ class TextEnv(gymnasium.Env[str, str]):
         if style not in known:
             raise ConfigError(f"the expert of {type(self).__name__} has no style {style!r}; known: {', '.join(known)}")
 
-    def opening(self, task: Any) -> tuple[list[Message], str]:
+    def initial_messages(self, task: Any) -> tuple[list[Message], str]:
         """Start the task; return the messages before the policy's first turn, and the text of the observation."""
         return self._first_messages(self.begin(task))
 
     def _first_messages(self, question: Content) -> tuple[list[Message], str]:
         check_content(question, f"what {type(self).__name__}.begin returned")
-        return cut_to_size(self.behind_system_prompt(question), "\n\n")
+        return cut_to_size(self.with_system_prompt(question), "\n\n")
 
     def prompt_ids(self, messages: list[Message]) -> list[int]:
-        """Render a prompt, the opening or the return value of `situation`: (T,) ids."""
+        """Render a prompt, the opening or the return value of `state_prompt`: (T,) ids."""
         assert self.renderer is not None
         return self.renderer.prompt(messages, self.template_tools)
 
-    def leave(self) -> None:
+    def on_truncated(self) -> None:
         """Stop background work of an episode that a budget truncated. By default there is none."""
 
-    def situation(self) -> list[Message]:
+    def state_prompt(self) -> list[Message]:
         """Return the prompt of the next turn, for `rebuild` contexts: by default the opening and the history."""
         opening: list[Message] = copied(self._opening)
         if history := self.history():
@@ -211,7 +224,7 @@ class TextEnv(gymnasium.Env[str, str]):
         """Return the system prompt of the episode that is starting."""
         return self.system_prompt
 
-    def behind_system_prompt(self, content: Content) -> list[Message]:
+    def with_system_prompt(self, content: Content) -> list[Message]:
         """Return the messages of a prompt: the system prompt, if there is one, and the user's message."""
         system = self.opening_system_prompt()
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
@@ -247,7 +260,7 @@ class TextEnv(gymnasium.Env[str, str]):
         self.transcript = Transcript()
         self.turn = 0
         self._over = True  # until there is something to act on
-        messages, observation = self.opening(task)
+        messages, observation = self.initial_messages(task)
         messages = _plain(messages)
         self._opening = copied(messages)
         opening = self._begin_transcript(messages)
@@ -405,6 +418,9 @@ class TextEnv(gymnasium.Env[str, str]):
             return sampled, self.renderer.inline_reply(sampled, observation)
         # A truncated episode could continue: its text ends with the generation prompt.
         return sampled, self.renderer.reply(sampled, answers, final=terminated, tools=self.template_tools)
+
+
+renamed_methods(TextEnv, RENAMED)
 
 
 def _plain(messages: Sequence[Mapping[str, Any]]) -> list[Message]:

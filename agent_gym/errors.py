@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from agent_gym.installed import install_command
+from agent_gym.dependencies import install_command
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The error numbers of an `OSError` for a disk or file-size limit that is reached."""

@@ -7,6 +7,7 @@ its class, which `renamed_methods` reads.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import warnings
@@ -17,6 +18,8 @@ from types import ModuleType
 from typing import Any
 
 MODULES = {
+    "agent_gym.cores": "agent_gym.threads",
+    "agent_gym.installed": "agent_gym.dependencies",
     "agent_gym.rollout.play": "agent_gym.rollout.episode_run",
 }
 """Modules that were moved, by their old names."""
@@ -41,12 +44,25 @@ def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def renamed_methods(cls: type, names: Mapping[str, str]) -> None:
-    """Let methods that a class overrides under old names override the new names."""
+    """Let a class's methods under old names be the ones under the new names, and the other way round.
+
+    So an override under an old name is called, and so is a base class's method under its old name.
+    """
     for old, new in names.items():
-        if old in vars(cls):
+        if old in vars(cls) and new not in vars(cls):
             warn_of(f"{cls.__name__}.{old}", new, depth=4)
-            if new not in vars(cls):
-                setattr(cls, new, vars(cls)[old])
+            setattr(cls, new, vars(cls)[old])
+        elif new in vars(cls):
+            setattr(cls, old, _old_method(old, new, vars(cls)[new]))
+
+
+def _old_method(old: str, new: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        warn_of(f"{type(self).__name__}.{old}", new)
+        return method(self, *args, **kwargs)
+
+    return call
 
 
 class RenamedModules(MetaPathFinder, Loader):

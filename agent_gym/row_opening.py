@@ -38,7 +38,7 @@ class RowOpening:
         turns = tuple(message for message in before if message["role"] != "system")
         return "\n\n".join(said) if said and self.row_system else default, turns
 
-    def behind_system_prompt(self, content: Content) -> list[Message]:
+    def with_system_prompt(self, content: Content) -> list[Message]:
         """Put the earlier turns of the row before its question."""
-        *system, question = super().behind_system_prompt(content)  # type: ignore[misc]
+        *system, question = super().with_system_prompt(content)  # type: ignore[misc]
         return [*system, *self._row_turns, question]

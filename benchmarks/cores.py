@@ -1,4 +1,4 @@
-"""What a CPU gains by its cores and by bfloat16, for a tiny model and for SmolLM2: `agent_gym/cores.py`.
+"""What a CPU gains by its cores and by bfloat16, for a tiny model and for SmolLM2: `agent_gym/threads.py`.
 
 One forward and backward pass over rows of random tokens with the loss of a language model, by torch alone, as each
 update of the trainers and each step of imitation has it: with one thread and with all cores, in float32 and under
@@ -28,10 +28,10 @@ import _common
 import torch
 from transformers import AutoModelForCausalLM
 
-from agent_gym.cores import cores
 from agent_gym.errors import ConfigError
 from agent_gym.models import model_source
 from agent_gym.speedrun.tiny import make_tiny_model
+from agent_gym.threads import cores
 
 ROWS, TOKENS = 3, 100
 """A quarter of a step of imitation of the preset smollm2: a CPU without instructions for bfloat16 takes long enough."""

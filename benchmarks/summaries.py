@@ -167,7 +167,7 @@ class Side(Seed):
 
 def known(episode: Any, stop: int) -> list[str]:
     """Return the newest commit that is good and the oldest that is bad after the first steps of an episode."""
-    good, bad = "0", episode.opening[-1]["content"].split()[0]
+    good, bad = "0", episode.initial_messages[-1]["content"].split()[0]
     for step in episode.steps[:stop]:
         if step.observation == "good":
             good = step.action.strip()

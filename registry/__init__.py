@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 
 from agent_gym.errors import ConfigError
-from agent_gym.registry.names import EnvLike, check_env_id, recipe
+from agent_gym.registry.names import EnvLike, resolve_env, resolve_env_id
+from agent_gym.renamed import renamed
 
 if TYPE_CHECKING:
     from agent_gym.env import TextEnv
@@ -27,13 +28,13 @@ __all__ = [
     "ENVS",
     "EnvEntry",
     "EnvLike",
-    "check_env_id",
     "entries",
     "list_envs",
     "make",
-    "recipe",
     "register",
     "register_all",
+    "resolve_env",
+    "resolve_env_id",
 ]
 
 
@@ -68,13 +69,13 @@ _registered: dict[str, EnvEntry] = {}
 def make(env_id: EnvLike, **kwargs: Any) -> TextEnv:
     """Make an environment by its id, `gsm8k` for short, or as `module:id`: `gymnasium.make` without its wrappers.
 
-    A class, a function or a spec may take the place of the id (`recipe`).
+    A class, a function or a spec may take the place of the id (`resolve_env`).
 
     Raises:
         ConfigError: for an unknown id, an argument that the environment does not take, or an environment that is not a
             `TextEnv`.
     """
-    env_id, kwargs = recipe(env_id, kwargs)
+    env_id, kwargs = resolve_env(env_id, kwargs)
     try:
         env: Any = gymnasium.make(env_id, **kwargs).unwrapped
     except TypeError as error:
@@ -137,3 +138,6 @@ def entries() -> list[EnvEntry]:
 def list_envs() -> list[str]:
     """Return the ids of `entries`."""
     return list(_registered)
+
+
+__getattr__ = renamed(__name__, {"check_env_id": "resolve_env_id", "recipe": "resolve_env"})

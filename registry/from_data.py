@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium
 
 from agent_gym.errors import ConfigError, shown
-from agent_gym.registry.names import check_env_id
+from agent_gym.registry.names import resolve_env_id
 
 PLACES = frozenset(
     "agent cache checkpoint client code cmd command config corpus cwd data device dir directory encoder endpoint "
@@ -69,7 +69,7 @@ def env_from_data(
     if ":" in env_id:
         allowed = "data may name registered ids only, since a module is code"
         raise ConfigError(f"{where} names the environment {env_id!r}, and {allowed}: {cure}")
-    env_id = check_env_id(env_id)
+    env_id = resolve_env_id(env_id)
     unsafe = {name: reason for name in env_kwargs.keys() - given.keys() if (reason := _unsafe(name, env_kwargs[name]))}
     unsafe |= {"agent": "runs a program"} if _runs_agents(env_id) and "agent" not in given else {}
     for name, reason in sorted(unsafe.items()):

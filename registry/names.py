@@ -30,7 +30,7 @@ EnvLike = str | Callable[..., Any] | gymnasium.Env[Any, Any] | EnvSpec
 """An id, a class or function that makes an environment, an environment of `gymnasium.make`, or its spec."""
 
 
-def check_env_id(env_id: Any) -> str:
+def resolve_env_id(env_id: Any) -> str:
     """Return the id if Gymnasium can make it, after loading its module if it is written `module:id`.
 
     `module:Class` registers a class under its name, so that every process that is given this text can make it. If the
@@ -105,7 +105,7 @@ def _near(short: str, named: list[str]) -> list[str]:
     return [names[near] for near in difflib.get_close_matches(_parts(short)[1], names, n=3)]
 
 
-def recipe(env: EnvLike, env_kwargs: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+def resolve_env(env: EnvLike, env_kwargs: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
     """Return the id and the arguments by which `gymnasium.make` makes an environment again.
 
     A class or function is registered as `Local/NAME-v0`; a class replaces one of the same module and name, since the
@@ -120,7 +120,7 @@ def recipe(env: EnvLike, env_kwargs: Mapping[str, Any] | None = None) -> tuple[s
     """
     kwargs = dict(env_kwargs or {})
     if isinstance(env, str):
-        return check_env_id(env), kwargs
+        return resolve_env_id(env), kwargs
     spec = env if isinstance(env, EnvSpec) else env.spec if isinstance(env, gymnasium.Env) else None
     if spec is not None:
         with suppress(TypeError):

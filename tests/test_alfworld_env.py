@@ -119,13 +119,13 @@ def test_admissible_commands_and_the_situation_are_shown() -> None:
     text, _ = plain.reset(options={"index": 0})
     commands = "\n".join(f"- {command}" for command in info["admissible_commands"] if command != "help")
     assert shown == f"{text}\n\nAdmissible commands:\n{commands}"
-    assert [message["role"] for message in env.situation()] == ["system", "user"]
-    assert HISTORY_HEADING not in env.situation()[1]["content"]
+    assert [message["role"] for message in env.state_prompt()] == ["system", "user"]
+    assert HISTORY_HEADING not in env.state_prompt()[1]["content"]
     action = "<think>cold</think>" + FORMS["tool"]("go to fridge 1")
     shown = env.step(action)[0]
     assert shown.startswith(plain.step(action)[0]) and "- open fridge 1" in shown and "- go to fridge 1" not in shown
     env.step("<tool_call>{")
-    shown = env.situation()[1]["content"]
+    shown = env.state_prompt()[1]["content"]
     assert "\n2. (no command)\n   Error: the tool call is not closed by </tool_call>\n" in shown
     assert f"{HISTORY_HEADING}\n1. go to fridge 1\n   You arrive at fridge 1. The fridge 1 is closed." in shown
     assert shown.startswith("-= Welcome") and shown.count("Admissible commands:") == 1 and "- open fridge 1" in shown

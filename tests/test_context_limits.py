@@ -100,7 +100,7 @@ class _Opening:
         return True
 
     def rewrite(self, episode: Any, renderer: Any, budget: Budget) -> Any:
-        return NewContext(renderer.prompt(episode.opening, episode.tools))
+        return NewContext(renderer.prompt(episode.initial_messages, episode.tools))
 
 
 def test_rows_keep_to_the_budget(tokenizer: Any) -> None:
@@ -114,11 +114,11 @@ def test_rows_keep_to_the_budget(tokenizer: Any) -> None:
 def test_the_situation_holds_the_history() -> None:
     env = CountingEnv(system_prompt="Be brief.")
     env.reset(seed=0, options={"task": "T"})
-    opening = env.situation()
+    opening = env.state_prompt()
     assert [message["role"] for message in opening] == ["system", "user"] and env.history() == ""
     answers = [env.step("one")[0], env.step("two")[0]]
     assert env.history() == f"1. You: one\n   Answer: {answers[0]}\n2. You: two\n   Answer: {answers[1]}"
-    assert env.situation()[1]["content"] == f"{opening[1]['content']}\n\nWhat happened so far:\n{env.history()}"
+    assert env.state_prompt()[1]["content"] == f"{opening[1]['content']}\n\nWhat happened so far:\n{env.history()}"
 
 
 # The command line.

@@ -115,7 +115,7 @@ def test_rebuild_is_a_row_per_step(tokenizer: Any, env_id: str, seed: int, cut: 
         env.reset(seed=episode.spec.seed, options=episode.spec.options)
         renderer = ChatRenderer.of(tokenizer)
         for step, (request, _) in zip(episode.steps, policy.log_of(episode), strict=True):
-            assert request.prompt_ids == renderer.prompt(env.unwrapped.situation())
+            assert request.prompt_ids == renderer.prompt(env.unwrapped.state_prompt())
             env.step(step.action)
 
 

@@ -139,7 +139,7 @@ def test_examples_in_a_prompt_keep_their_roles() -> None:
         shown = [(message["role"], message["content"]) for message in info["messages"]]
         assert shown == [*talk[:3], ("user", "Double it. The number is 5.")]
     env.step(call(5))
-    assert [one["role"] for one in env.situation()] == [role for role, _ in talk]
+    assert [one["role"] for one in env.state_prompt()] == [role for role, _ in talk]
 
 
 def test_a_reward_function_of_trls_sees_the_completion_and_the_row() -> None:

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from agent_gym import cores as module
-from agent_gym.cores import cores
+from agent_gym import threads as module
+from agent_gym.threads import cores
 
 CODE = """
 from agent_gym.policies.vllm import set_environment
-import agent_gym.cores as module
+import agent_gym.threads as module
 module.begin_with_one_thread()
 set_environment()
 import torch

@@ -156,7 +156,7 @@ def test_what_a_subclass_has_to_define() -> None:
 class Shots(WorldEnv):
     """Begins with an example, whose answer is the assistant's, and a question of parts."""
 
-    def opening(self, task: Any) -> tuple[list[dict[str, Any]], str]:
+    def initial_messages(self, task: Any) -> tuple[list[dict[str, Any]], str]:
         example = [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}]
         return [*example, {"role": "user", "content": parts("2", "+2")}], self.begin({**task, "question": "2+2"})
 
@@ -167,7 +167,7 @@ def test_parts_without_an_image_are_a_text_and_a_situation_has_the_roles_of_the_
     opening = [("user", "1+1"), ("assistant", "2"), ("user", "2+2")]
     assert [(one["role"], one["content"]) for one in info["messages"]] == opening
     assert env.step("5")[-1]["messages"][1]["content"] == "no!"
-    *before, (role, content) = [(one["role"], one["content"]) for one in env.situation()]
+    *before, (role, content) = [(one["role"], one["content"]) for one in env.state_prompt()]
     assert before == opening[:2] and role == "user"
     assert content == "2+2\n\nWhat happened so far:\n1. You: 5\n   Answer: no!"
     assert [one["content"] for one in info["messages"]][-1] == "2+2", "the opening itself stays"

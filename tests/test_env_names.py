@@ -14,7 +14,7 @@ import agent_gym
 from agent_gym import ConfigError
 from agent_gym.cli.main import main
 from agent_gym.evaluate import make_specs
-from agent_gym.registry import check_env_id, recipe
+from agent_gym.registry import resolve_env, resolve_env_id
 from agent_gym.rollout import make_env
 
 GSM8K = "AgentR1/GSM8K-v0"
@@ -33,7 +33,7 @@ GSM8K = "AgentR1/GSM8K-v0"
     ],
 )
 def test_a_short_form_stands_for_the_only_id_that_it_fits(short: str, full: str) -> None:
-    assert check_env_id(short) == full
+    assert resolve_env_id(short) == full
 
 
 @pytest.mark.parametrize(
@@ -49,14 +49,14 @@ def test_a_short_form_stands_for_the_only_id_that_it_fits(short: str, full: str)
 )
 def test_an_id_that_fits_none_names_the_nearest(given: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_env_id(given)
+        resolve_env_id(given)
 
 
 def test_two_ids_of_one_name_are_both_named() -> None:
     agent_gym.register(agent_gym.EnvEntry("Mine/GSM8K-v0", "toy_envs:CountingEnv", "x"))
     try:
         with pytest.raises(ConfigError, match="did you mean AgentR1/GSM8K-v0 or Mine/GSM8K-v0"):
-            check_env_id("gsm8k")
+            resolve_env_id("gsm8k")
     finally:
         del gymnasium.registry["Mine/GSM8K-v0"]
         agent_gym.registry._registered.pop("Mine/GSM8K-v0")
@@ -68,8 +68,8 @@ def test_commands_take_short_ids(capsys: Any) -> None:
 
 
 def test_a_class_of_the_same_name_does_not_take_a_short_id() -> None:
-    assert recipe(type("GSM8K", (CountingEnv,), {}))[0] == "Local/GSM8K-v0"
-    assert recipe(CountingEnv)[0] == check_env_id("countingenv") and check_env_id("gsm8k") == GSM8K
+    assert resolve_env(type("GSM8K", (CountingEnv,), {}))[0] == "Local/GSM8K-v0"
+    assert resolve_env(CountingEnv)[0] == resolve_env_id("countingenv") and resolve_env_id("gsm8k") == GSM8K
 
 
 def test_a_class_of_a_module_is_meant_before_an_id_that_sounds_alike(tmp_path: Path, monkeypatch: Any) -> None:
@@ -77,22 +77,22 @@ def test_a_class_of_a_module_is_meant_before_an_id_that_sounds_alike(tmp_path: P
         (tmp_path / f"{module}.py").write_text("from toy_envs import CountingEnv\nclass Bisect(CountingEnv): pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     try:
-        assert check_env_id("worlds_here:Bisect") == "worlds_here:Bisect"
+        assert resolve_env_id("worlds_here:Bisect") == "worlds_here:Bisect"
         env: Any = agent_gym.make("worlds_here:Bisect")
         assert type(env.unwrapped).__module__ == "worlds_here"
         with pytest.raises(ConfigError, match="worlds_here:Bisect has this name in this process; give one of both"):
-            check_env_id("worlds_there:Bisect")
+            resolve_env_id("worlds_there:Bisect")
     finally:
         gymnasium.registry.pop("Bisect", None)
-    assert check_env_id("cheating_envs:Honest") == "cheating_envs:Cheat/Honest-v0"  # which its module registers
+    assert resolve_env_id("cheating_envs:Honest") == "cheating_envs:Cheat/Honest-v0"  # which its module registers
 
 
 def test_what_makes_an_environment_stands_for_it() -> None:
-    env_id, kwargs = recipe(CountingEnv, {"max_turns": 3})
-    assert (env_id, kwargs) == ("Local/CountingEnv-v0", {"max_turns": 3}) and recipe(CountingEnv)[0] == env_id
+    env_id, kwargs = resolve_env(CountingEnv, {"max_turns": 3})
+    assert (env_id, kwargs) == ("Local/CountingEnv-v0", {"max_turns": 3}) and resolve_env(CountingEnv)[0] == env_id
     again = type("CountingEnv", (CountingEnv,), {"__module__": CountingEnv.__module__})  # as a cell that runs again
-    assert recipe(again)[0] == env_id and type(make_env(env_id).unwrapped) is again
-    one, two = recipe(lambda: CountingEnv())[0], recipe(lambda: CountingEnv(max_turns=2))[0]
+    assert resolve_env(again)[0] == env_id and type(make_env(env_id).unwrapped) is again
+    one, two = resolve_env(lambda: CountingEnv())[0], resolve_env(lambda: CountingEnv(max_turns=2))[0]
     assert one != two and make_env(two).unwrapped.max_turns == 2  # type: ignore[attr-defined]
     assert agent_gym.make(CountingEnv, max_turns=2).max_turns == 2
     (spec,) = make_specs(CountingEnv, split="train", episodes=1)
@@ -101,9 +101,9 @@ def test_what_makes_an_environment_stands_for_it() -> None:
 
 def test_the_recipe_of_an_instance_is_its_spec_with_its_wrappers() -> None:
     made = gymnasium.make(GSM8K, difficulty=2)
-    assert recipe(made, {"split": "test"}) == (GSM8K, {"difficulty": 2, "split": "test"})
+    assert resolve_env(made, {"split": "test"}) == (GSM8K, {"difficulty": 2, "split": "test"})
     for factor in (10.0, 20.0):
-        env_id, kwargs = recipe(TransformReward(made, lambda reward, by=factor: by * reward))
+        env_id, kwargs = resolve_env(TransformReward(made, lambda reward, by=factor: by * reward))
         env = gymnasium.make(env_id, **kwargs)
         env.reset(seed=0)
         over, total = False, 0.0
@@ -123,7 +123,7 @@ def test_the_recipe_of_an_instance_is_its_spec_with_its_wrappers() -> None:
 )
 def test_what_makes_none_gets_the_cure(given: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        recipe(given)
+        resolve_env(given)
 
 
 def test_a_name_is_as_good_as_its_tokenizer(tiny_model: str) -> None:

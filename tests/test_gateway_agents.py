@@ -16,10 +16,10 @@ from gateway_tools import play_agent, run
 from process_tools import until
 from rollout_tools import roll, scripted
 
+from agent_gym.dependencies import install_command
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
 from agent_gym.gateway import agent_env, place_of, thing_at
-from agent_gym.installed import install_command
 from agent_gym.judges.questions import Case
 from agent_gym.rollout import Budget, from_record, replay, to_record
 from agent_gym.rollout.trajectories import to_line
@@ -109,7 +109,7 @@ def test_examples_in_the_first_prompt_are_no_turns_of_the_policy(tokenizer: Any)
 
     (episode,) = play_agent(agent, tokenizer, [{}], policy=scripted(tokenizer, lambda episode: "4"))
     record = json.loads(to_line(to_record(episode)))
-    assert episode.opening == from_record(record).opening == list(opening_of(record)) == opening
+    assert episode.initial_messages == from_record(record).initial_messages == list(opening_of(record)) == opening
     case = Case.of(episode)
     assert case.opening[-1] == ("user", "2+2?"), "what a judge sees"
     assert [turn.action for turn in case.turns] == ["4", "4"]

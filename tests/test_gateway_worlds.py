@@ -140,7 +140,7 @@ def test_an_agent_that_outlives_its_episode_acts_in_no_other(tokenizer: Any) -> 
             env.step("on")
             *_, terminated, truncated, _ = env.step("on")
             assert truncated and not terminated
-            env.unwrapped.leave()
+            env.unwrapped.on_truncated()
         until(lambda: len(errors) == 2)
     assert all("is over" in error for error in errors)
 

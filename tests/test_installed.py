@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from agent_gym import installed
+from agent_gym import dependencies as installed
+from agent_gym.dependencies import DISTRIBUTION, install_command, other_versions
 from agent_gym.errors import ConfigError, require
-from agent_gym.installed import DISTRIBUTION, install_command, other_versions
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -40,7 +40,7 @@ def test_the_command_is_for_the_python_that_runs(tmp_path: Path, monkeypatch: An
 
 
 def test_setuptools_can_be_imported_after_it() -> None:
-    asked = "from agent_gym.installed import install_command; install_command('train'); import setuptools"
+    asked = "from agent_gym.dependencies import install_command; install_command('train'); import setuptools"
     subprocess.run([sys.executable, "-c", asked], check=True, timeout=60)
 
 

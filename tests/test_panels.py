@@ -152,7 +152,7 @@ def test_what_was_played_has_the_hash_of_its_panel_whatever_the_chat_template_sh
         openings = []
         for one in (tokenizer, plain):
             episodes = roll(one, make_specs(env_id, episodes=5))
-            openings.append(episodes[0].opening)
+            openings.append(episodes[0].initial_messages)
             assert played_panel(episodes) == wanted, env_id
         differ.append(openings[0] != openings[1])
     assert differ == [True, True, False, False]

@@ -79,7 +79,7 @@ def test_a_scripted_policy_reads_what_the_original_writes(path: Path) -> None:
         assert observation == turn["answer"]
         assert not terminated or turn is golden["turns"][-1]
         if "prompt" in turn:
-            assert env.situation() == turn["prompt"]
+            assert env.state_prompt() == turn["prompt"]
         rewards.append(reward)
     if "reward" in golden:
         rewards = [sum(rewards)]

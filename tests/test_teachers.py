@@ -141,7 +141,7 @@ def test_a_hint_is_read_by_the_teacher_alone(tmp_path: Path) -> None:
         if owner < 0:
             continue
         episode = played[laid_out[owner].number]
-        system, task = episode.opening
+        system, task = episode.initial_messages
         plan = "\n".join(["abc"] * (int(task["content"].split()[1][:-1]) % 3 + 1))
         told = {**task, "content": f"{task['content']}\n\nDo as the expert:\n{plan}"}
         prompt, hinted = (renderer.prompt([system, one], episode.tools) for one in (task, told))

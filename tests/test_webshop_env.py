@@ -162,7 +162,7 @@ def test_available_actions_are_shown_and_the_wanted_product_is_not() -> None:
 def test_the_situation_is_the_page_and_what_led_to_it() -> None:
     env = started()
     env.step("search[shampoo]")
-    system, user = env.situation()
+    system, user = env.state_prompt()
     assert system["role"] == "system" and "1. search[shampoo]" in user["content"]
     assert user["content"].startswith("Instruction: [SEP] ") and "\n- back to search\n- next >\n" in user["content"]
 

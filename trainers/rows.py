@@ -18,12 +18,12 @@ from torch.nn.functional import pad
 from transformers.integrations import is_deepspeed_zero3_enabled
 from trl.trainer.utils import use_adapter
 
-from agent_gym.cores import use_cores
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.images import Vision
 from agent_gym.policies.processors import image_inputs
 from agent_gym.policies.ranks import gather, gather_items
 from agent_gym.rollout import derive_seed
+from agent_gym.threads import use_cores
 from agent_gym.trainers.agreement import Agreement
 from agent_gym.trainers.batch import Batch, Layout, micro_batches, packed, padded, shared, take
 from agent_gym.trainers.checkpoints import WholeCheckpoints

@@ -70,7 +70,8 @@ class RunCard(TrainerCallback):
         played: dict[str, list[Episode]] = {}
         # Without tokens and later messages: a card needs neither, and each process gets the episodes of all.
         light = [
-            replace(one, rows=[Row(spans=row.spans) for row in one.rows], messages=one.opening) for one in episodes
+            replace(one, rows=[Row(spans=row.spans) for row in one.rows], messages=one.initial_messages)
+            for one in episodes
         ]
         for episode in gather_items(light):
             spec = episode.spec

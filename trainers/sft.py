@@ -22,7 +22,6 @@ from transformers import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
 from agent_gym.chat import ChatRenderer
-from agent_gym.cores import use_cores
 from agent_gym.errors import ConfigError, one_of
 from agent_gym.evaluate import make_specs
 from agent_gym.images import Vision
@@ -30,6 +29,7 @@ from agent_gym.policies import ScriptedPolicy
 from agent_gym.policies.processors import image_inputs
 from agent_gym.registry import EnvLike
 from agent_gym.rollout import Budget, Episode, Row, Runner, warn_of_expert
+from agent_gym.threads import use_cores
 from agent_gym.trainers.checkpoints import WholeCheckpoints
 from agent_gym.trainers.common import check_sft
 from agent_gym.trainers.engine import warn_of_rounding

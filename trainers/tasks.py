@@ -24,7 +24,7 @@ from transformers import TrainerCallback
 from agent_gym.errors import ConfigError, shown
 from agent_gym.evaluate import make_specs
 from agent_gym.gateway import agent_env
-from agent_gym.registry import EnvLike, check_env_id, recipe
+from agent_gym.registry import EnvLike, resolve_env, resolve_env_id
 from agent_gym.registry.from_data import allow, env_from_data
 from agent_gym.rollout import derive_seed
 from agent_gym.row_reader import read_given, rules_of
@@ -46,12 +46,12 @@ def task_dataset(
 ) -> Dataset:
     """List the first `tasks` of a split, or all, as a data set: env_id, env_kwargs (JSON), split, index and seed.
 
-    `env_id` is an id, or what `registry.recipe` takes in its place. `seed` is the base of the environments' seeds.
+    `env_id` is an id, or what `registry.resolve_env` takes in its place. `seed` is the base of the environments' seeds.
 
     Raises:
         ConfigError: for an unknown environment or split, more tasks than there are, or arguments that are no JSON.
     """
-    env_id, env_kwargs = recipe(env_id, env_kwargs)
+    env_id, env_kwargs = resolve_env(env_id, env_kwargs)
     try:
         written = json.dumps(env_kwargs)
     except TypeError as error:
@@ -112,7 +112,7 @@ def data_sets(
     if agent is not None:
         settings = dict(env_kwargs or {})
         if env is not None:
-            settings = dict(zip(("world", "world_kwargs"), recipe(env, env_kwargs), strict=True))
+            settings = dict(zip(("world", "world_kwargs"), resolve_env(env, env_kwargs), strict=True))
         env, env_kwargs = agent_env(agent, tasks, reward, **settings)
     if train is None:
         if env is None:
@@ -159,7 +159,7 @@ def parse_mixture(text: str) -> list[tuple[str, float]]:
         except ValueError:
             weight = math.nan
         weight = _checked(weight, f"the weight of {env_id}", number)
-        env_id = check_env_id(env_id)  # in full
+        env_id = resolve_env_id(env_id)  # in full
         if env_id in weights:
             raise ConfigError(f"the mixture {text!r} names {env_id} twice; name it once, with the sum of its weights")
         weights[env_id] = weight

@@ -125,7 +125,7 @@ class Teacher:
         text = self._write(episode) if self._write else ""
         if not text:
             return None
-        opening = json.dumps(episode.opening)
+        opening = json.dumps(episode.initial_messages)
         for tools in (episode.tools, []):  # a template is shown tools only if it asks for their format
             found = self._in_tokens(opening, json.dumps(tools), text)
             if all(tuple(row.token_ids[: len(found.before)]) == found.before for row in episode.rows):

@@ -25,7 +25,7 @@ from typing import Any
 
 from agent_gym.certify.record import STEP_CPU_S, STILL_S, Record, SkippedCheck, Subject, cut
 from agent_gym.errors import ConfigError, described, where_raised
-from agent_gym.registry import check_env_id
+from agent_gym.registry import resolve_env_id
 
 __all__ = ["CHECKS", "Record", "Subject", "certify"]
 
@@ -73,7 +73,7 @@ def certify(
     Raises:
         ConfigError: for an unknown id or check, or if the environment cannot be made.
     """
-    env_id = check_env_id(env_id)
+    env_id = resolve_env_id(env_id)
     if unknown := set(checks) - set(CHECKS):
         raise ConfigError(f"unknown check {sorted(unknown)}; known: {', '.join(CHECKS)}")
     subject, records = Subject(env_id, dict(env_kwargs or {}), **settings), list[Record]()
@@ -88,7 +88,7 @@ def run_check(name: str, subject: Subject) -> Record:
     """Run one check in the subject's thread; an error makes it a fail, with the last action as evidence."""
     check = getattr(import_module(f"agent_gym.certify.{CHECKS[name]}"), name)
     try:
-        check_env_id(subject.env_id)  # imported here, as a trainer does, and played there
+        resolve_env_id(subject.env_id)  # imported here, as a trainer does, and played there
         return subject.thread.submit(check, subject).result()
     except SkippedCheck as reason:
         return Record(name, "skipped", str(reason))

@@ -104,7 +104,7 @@ def attacks(subject: Subject) -> Record:
 def battery(subject: Subject) -> dict[str, Attack]:
     """Return the attacks by name, as far as they make sense for the environment."""
     found: dict[str, Attack] = {}
-    for start, end in subject.forms:
+    for start, end in subject.answer_frames:
         bare = "" if start or end or subject.has_expert else ", as plain text"
         found |= {name + bare: attack for name, attack in _stating(subject, start, end).items()}
     return found
@@ -112,7 +112,7 @@ def battery(subject: Subject) -> dict[str, Attack]:
 
 def _stating(subject: Subject, start: str, end: str) -> dict[str, Attack]:
     """Return the attacks that write `start` before an answer and `end` after it."""
-    env, answers = subject.env, subject.stated[2]
+    env, answers = subject.env, subject.answer_pattern[2]
 
     def state(text: str) -> str:
         return start + text + end
@@ -186,7 +186,7 @@ def hedging(subject: Subject, split: str, tasks: Iterable[int]) -> float | None:
 
 def _hedged(subject: Subject, task: tuple[str, int]) -> list[list[str]]:
     """Return episodes that end with the right answer among others, one for each way to write them."""
-    start, end, answers = subject.stated
+    start, end, answers = subject.answer_pattern
     if subject.has_expert:
         *before, last = policy_texts(subject.play(subject.env, expert_turns(subject.env), task))
         right = last[len(start) : len(last) - len(end)] if last.startswith(start) and last.endswith(end) else ""
@@ -197,5 +197,5 @@ def _hedged(subject: Subject, task: tuple[str, int]) -> list[list[str]]:
     if not right or not others:
         return []
     several = [*others[: len(others) // 2], right, *others[len(others) // 2 :]]
-    texts = [a + joint.join(several) + b for a, b in subject.forms for joint in (", ", " ")]
+    texts = [a + joint.join(several) + b for a, b in subject.answer_frames for joint in (", ", " ")]
     return [[*before, text] for text in [*texts, "\n".join(start + one + end for one in several)]]

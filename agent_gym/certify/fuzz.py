@@ -97,7 +97,7 @@ def hostile_turns(env: TextEnv, forms: Iterable[tuple[str, str]] = ()) -> Iterat
 def fuzz(subject: Subject) -> Record:
     """10,000 hostile actions, 500 in a hurry."""
     env, rng, wanted = subject.make(), np.random.default_rng(0), subject.number(10_000, 500)
-    actions, problems, steps, splits = hostile_turns(env, subject.forms), list[str](), 0, cycle(subject.splits)
+    actions, problems, steps, splits = hostile_turns(env, subject.answer_frames), list[str](), 0, cycle(subject.splits)
     while steps < wanted and len(problems) < 3:
         split = next(splits)
         try:

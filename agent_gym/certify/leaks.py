@@ -88,7 +88,7 @@ def _secrets(subject: Subject, split: str, index: int, log: Log) -> tuple[set[st
     if not log:
         return parts, set()
     *before, last = policy_texts(log)
-    start, end, _ = subject.stated
+    start, end, _ = subject.answer_pattern
     parts = parts or {last[len(start) : len(last) - len(end)].strip()} - {""}
     answers = {part for part in parts if [*_places(last, part)]}
     return answers, {part for part in parts - answers for turn in before if [*_places(turn, part)]}

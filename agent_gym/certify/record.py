@@ -143,7 +143,7 @@ class Subject:
         return next(name for name in ("test", "validation", "dev", "valid", *self.splits) if name in self.splits)
 
     @functools.cached_property
-    def stated(self) -> tuple[str, str, list[str]]:
+    def answer_pattern(self) -> tuple[str, str, list[str]]:
         """What stands before and behind the answer in the expert's last turns, and the answers, most frequent first.
 
         Without an expert the answers are the gold ones of training.
@@ -162,9 +162,9 @@ class Subject:
         return start, end, [text for text, _ in answers.most_common()]
 
     @property
-    def forms(self) -> list[tuple[str, str]]:
+    def answer_frames(self) -> list[tuple[str, str]]:
         """The texts before and after an answer: the expert's; without an expert a tag, and nothing."""
-        start, end, _ = self.stated
+        start, end, _ = self.answer_pattern
         return [(start, end)] if self.has_expert else [(start, end), ("", "")]
 
     def number(self, full: int, quick: int) -> int:

@@ -19,10 +19,10 @@ from typing import Any, get_args, get_type_hints
 
 from agent_gym.cli.flags import TRAINING, mapping, preset_file, split_command
 from agent_gym.cli.parser import nearest, read_yaml
+from agent_gym.dependencies import install_command
 from agent_gym.errors import ConfigError, writing
-from agent_gym.installed import install_command
 from agent_gym.models import check_model
-from agent_gym.registry import check_env_id
+from agent_gym.registry import resolve_env_id
 from agent_gym.trainers.run_lock import refuse_running
 from agent_gym.trainers.settings import AgentSettings, CriticSettings, check_removed
 
@@ -116,7 +116,7 @@ def _check_environment(given: Mapping[str, Any]) -> None:
         raise ConfigError(f"which environment? give its id first, for example AgentR1/GSM8K-v0; {known}")
     for part in env_id.split(",") if isinstance(env_id, str) else ():
         if name := part.partition("=")[0].strip():
-            check_env_id(name)
+            resolve_env_id(name)
     if "env_kwargs" in given:
         mapping("env_kwargs", given["env_kwargs"])
 

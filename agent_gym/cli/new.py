@@ -22,8 +22,8 @@ from typing import Any
 from agent_gym.cli.new_rows import dealt, read_splits
 from agent_gym.cli.new_tools import Brought, brought, copy_files, load, made_up_rows, tried
 from agent_gym.cli.parser import COLUMNS_HELP, CommandParser, columns
+from agent_gym.dependencies import DISTRIBUTION
 from agent_gym.errors import ConfigError, writing
-from agent_gym.installed import DISTRIBUTION
 from agent_gym.tools import Tool
 
 # Template to where it goes in the new folder.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from agent_gym.errors import ConfigError, one_of, require, writing
-from agent_gym.registry import check_env_id
+from agent_gym.registry import resolve_env_id
 from agent_gym.row_columns import checked_columns
 from agent_gym.untrusted import check_depth, harmless, parse_json, read_text
 
@@ -97,7 +97,7 @@ class CommandParser(argparse.ArgumentParser):
             flags = [flag for action in self._actions for flag in action.option_strings]
             raise ConfigError(f"{self.command}: unknown argument {unknown[0]!r}; {nearest(unknown[0], flags)}")
         if (env_id := getattr(known, "env_id", None)) is not None:
-            known.env_id = [*map(check_env_id, env_id)] if isinstance(env_id, list) else check_env_id(env_id)
+            known.env_id = [*map(resolve_env_id, env_id)] if isinstance(env_id, list) else resolve_env_id(env_id)
         return known
 
     def error(self, message: str) -> NoReturn:

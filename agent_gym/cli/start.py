@@ -15,10 +15,10 @@ import textwrap
 from collections.abc import Sequence
 
 from agent_gym.cli.parser import CommandParser, add_engine, announce, seed_list
+from agent_gym.dependencies import install_command
 from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate.report import align
-from agent_gym.installed import install_command
-from agent_gym.registry import check_env_id, entries
+from agent_gym.registry import entries, resolve_env_id
 
 _PRESETS = "cpu gpu alfworld bargain bisect hotpotqa maze retool smollm2 support webshop".split()
 """The names in speedrun/presets.toml, which are read after the arguments."""
@@ -136,7 +136,7 @@ def speedrun(argv: Sequence[str]) -> int:
 
     if arguments.env_kwargs and not arguments.env:
         raise ConfigError("speedrun: --env_kwargs belongs to --env; a preset has arguments of its own")
-    preset = own_preset(check_env_id(arguments.env), arguments.env_kwargs) if arguments.env else arguments.preset
+    preset = own_preset(resolve_env_id(arguments.env), arguments.env_kwargs) if arguments.env else arguments.preset
     if seeds:
         run_seeds(preset, seeds, arguments.output_dir, engine=arguments.engine)
     else:

@@ -40,10 +40,10 @@ from agent_gym.cli.flags import (
 )
 from agent_gym.cli.gateway import use_agent
 from agent_gym.cli.parser import as_text, nearest, one_line, read_settings, read_yaml
+from agent_gym.dependencies import install_command
 from agent_gym.errors import ConfigError, one_of
 from agent_gym.evaluate import make_specs
 from agent_gym.evaluate.cards import Meter
-from agent_gym.installed import install_command
 from agent_gym.judges import Judge
 from agent_gym.models import check_model
 from agent_gym.rollout import Episode

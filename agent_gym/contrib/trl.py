@@ -167,8 +167,8 @@ class FromTRL(ToolEnv):
     def opening_system_prompt(self) -> str:
         return "\n\n".join(filter(None, [self._system, super().opening_system_prompt()]))
 
-    def behind_system_prompt(self, content: Content) -> list[Message]:
-        *system, question = super().behind_system_prompt(content)
+    def with_system_prompt(self, content: Content) -> list[Message]:
+        *system, question = super().with_system_prompt(content)
         return [*system, *self._examples, question]
 
     def answer(self, text: str) -> Reply:

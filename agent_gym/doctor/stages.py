@@ -23,9 +23,9 @@ from typing import Any
 
 import torch
 
+from agent_gym.dependencies import install_command
 from agent_gym.doctor import SkippedStage, StageSettings, end, ranks
 from agent_gym.errors import RolloutError, described, require
-from agent_gym.installed import install_command
 from agent_gym.plan import RESERVED_SHARE, plan
 
 GIB = 2**30

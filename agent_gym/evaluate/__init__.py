@@ -21,7 +21,7 @@ from agent_gym.evaluate.panels import Panel, count_tasks, opened_env
 from agent_gym.evaluate.prompts import prompt_of
 from agent_gym.evaluate.statistics import Measure, mean, pass_at_k, share, wilson_interval
 from agent_gym.evaluate.storage import EpisodeFile
-from agent_gym.registry import EnvLike, recipe
+from agent_gym.registry import EnvLike, resolve_env
 from agent_gym.rollout import Episode, EpisodeSpec, Runner, derive_seed, failure_summary
 from agent_gym.rollout.episode import call_seconds, episode_values
 
@@ -77,15 +77,15 @@ def make_specs(
 ) -> list[EpisodeSpec]:
     """Spread episodes over the tasks of a split, from its first task on, or over the tasks of a panel.
 
-    The environment is an id, or anything that `registry.recipe` takes in its place. The split is by default the only
-    one there is, else that of the environment's protocol, else "test". `episodes` is the number of tasks, None for all;
-    each is played `group_size` times. `seed` is the base of the seeds of environments and sampling; a panel brings its
-    own for the environments.
+    The environment is an id, or anything that `registry.resolve_env` takes in its place. The split is by default the
+    only one there is, else that of the environment's protocol, else "test". `episodes` is the number of tasks, None for
+    all; each is played `group_size` times. `seed` is the base of the seeds of environments and sampling; a panel brings
+    its own for the environments.
 
     Raises:
         ConfigError: if the split does not exist or has fewer tasks, or the environment gives others than the panel has.
     """
-    env_id, kwargs = recipe(env_id, env_kwargs)
+    env_id, kwargs = resolve_env(env_id, env_kwargs)
     indices: Iterable[int]
     if panel is not None:
         if split is not None or episodes is not None:

@@ -198,7 +198,8 @@ def played_panel(episodes: Sequence[Episode]) -> Panel:
         for task_id, episode in opened.items():
             number = task_id.rpartition("/")[2]
             index = int(number) if number.isdecimal() else len(rows)
-            rows.append(_row(env.unwrapped, index, task_id, _plain(env.unwrapped, episode.opening), episode.tools))
+            messages = _plain(env.unwrapped, episode.initial_messages)
+            rows.append(_row(env.unwrapped, index, task_id, messages, episode.tools))
     return Panel.of("", spec.env_id, spec.env_kwargs, spec.split or "", rows)
 
 

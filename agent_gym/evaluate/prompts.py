@@ -29,7 +29,7 @@ def prompt_of(episode: Episode) -> Hashable:
     spec = episode.spec
     if not episode.messages:
         return spec.env_id, spec.split, spec.index, spec.seed  # without an index the seed picks the task
-    read = json.dumps([spec.env_id, episode.opening, episode.tools], sort_keys=True, default=_plain)
+    read = json.dumps([spec.env_id, episode.initial_messages, episode.tools], sort_keys=True, default=_plain)
     return hashlib.sha256(read.encode()).hexdigest()
 
 

@@ -124,10 +124,10 @@ class AgentEnv(TextEnv):
         observation, info = super().reset(seed=seed, options=options)
         return observation, {**info, **self._limits, "rebuilds": True}
 
-    def opening(self, task: Any) -> tuple[list[Message], str]:
+    def initial_messages(self, task: Any) -> tuple[list[Message], str]:
         if not (self.renderer is None or isinstance(self.renderer, ChatRenderer)):
             raise ConfigError("agents have threads or processes of their own: leave env_processes at 0")
-        self.leave()
+        self.on_truncated()
         self._history, self._solved = History(self.parser), False
         self._paid = self._process = 0.0  # by the world since the last turn: all of it, and the process reward in it
         self._world_over = self._world_cut = False
@@ -139,7 +139,7 @@ class AgentEnv(TextEnv):
         elif self._command is not None:
             self._running = ProgramAgent(self._command, self._task, self._session, self._passed)
         if ended := self._listen():
-            self.leave()
+            self.on_truncated()
             why = f": {described(ended.error)}" if ended.error else ""
             raise EnvFailure(f"the agent or its world ended before its first request{why}") from ended.error
         self._talk = [*self._news]
@@ -173,7 +173,7 @@ class AgentEnv(TextEnv):
         if ended := self._listen():
             reply.terms, reply.terminated = {"reward": self._score(ended)}, True
             reply.success = self._solved if self._world is not None else reply.terms["reward"] >= 1
-            self.leave()
+            self.on_truncated()
         else:
             reply.terms, self._paid = {"reward": self._paid}, 0.0  # now: a limit may end the episode here
             reply.messages = self._news
@@ -246,7 +246,7 @@ class AgentEnv(TextEnv):
         """The wire format in which the policy writes calls."""
         return (HERMES if self.renderer is None else self.renderer.call_format.parser).for_tools(self.tool_schemas)
 
-    def situation(self) -> list[Message]:
+    def state_prompt(self) -> list[Message]:
         return self._messages
 
     def prompt_ids(self, messages: list[Message]) -> list[int]:
@@ -269,7 +269,7 @@ class AgentEnv(TextEnv):
             return self._paid
         return 0.0 if self._reward is None else float(self._reward(self._task, ended.result, self._talk))
 
-    def leave(self) -> None:
+    def on_truncated(self) -> None:
         session, self._session = self._session, None
         running, self._running = self._running, None
         if running is not None:
@@ -278,7 +278,7 @@ class AgentEnv(TextEnv):
             session.close()
 
     def close(self) -> None:
-        self.leave()
+        self.on_truncated()
         if self._world is not None:
             self._world.close()
 

@@ -56,7 +56,7 @@ class Case(NamedTuple):
     @classmethod
     def of(cls, episode: Episode) -> Case:
         turns = (JudgedTurn(step.action, step.observation) for step in episode.steps if step.kind == "act")
-        return cls(_parts(episode.opening), tuple(turns), _tools(episode.tools), episode.truncated)
+        return cls(_parts(episode.initial_messages), tuple(turns), _tools(episode.tools), episode.truncated)
 
     @classmethod
     def of_messages(cls, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Case:

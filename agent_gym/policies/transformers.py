@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from agent_gym.cores import use_cores
 from agent_gym.errors import ConfigError
 from agent_gym.policies.base import FinishReason, Generation, Request, SamplingParams, check_request
 from agent_gym.policies.processors import image_inputs, rotary_positions
 from agent_gym.policies.stepping import WAYS, Way, past_of, right_way
 from agent_gym.policies.vocabulary import embedding_rows, end_tokens
+from agent_gym.threads import use_cores
 
 if TYPE_CHECKING:
     from agent_gym.images import Vision

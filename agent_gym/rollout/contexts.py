@@ -83,10 +83,10 @@ class Context(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RebuildContext(Context):
-    """The environment writes each prompt itself (`TextEnv.situation`), so that each turn is a row."""
+    """The environment writes each prompt itself (`TextEnv.state_prompt`), so that each turn is a row."""
 
     def rewrite(self, episode: LiveEpisode, renderer: ChatRenderer, budget: Budget) -> NewContext:
-        return NewContext(_env(episode, "prompt_ids")(_env(episode, "situation")()))
+        return NewContext(_env(episode, "prompt_ids")(_env(episode, "state_prompt")()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class SummaryContext(Context):
         # Thoughts helped to write the summary and are not a part of it; they would fill the context again.
         summary = after_thought(episode.steps[-1].action).strip()
         observation = episode.steps[-2].observation
-        *before, question = episode.opening
+        *before, question = episode.initial_messages
         parts = [question["content"]]
         parts += [f"{SUMMARY_HEADING}\n{summary}"] if summary else []
         parts += [f"{OBSERVATION_HEADING}\n{observation}"] if observation else []

@@ -28,7 +28,7 @@ import gymnasium
 from agent_gym.call_format import CallFormat
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, EnvFailure, described
-from agent_gym.registry import check_env_id
+from agent_gym.registry import resolve_env_id
 from agent_gym.rollout.env_threads import close_env, make_env
 from agent_gym.rollout.failures import Failure, RaisedElsewhere
 
@@ -56,7 +56,7 @@ class EnvProcesses:
 
     def make(self, env_id: str, env_kwargs: Mapping[str, Any]) -> RemoteEnv:
         """Make an environment in the process that has the fewest; `ConfigError` if it cannot be made there."""
-        check_env_id(env_id)
+        resolve_env_id(env_id)
         one = self._renderer
         facts = one.observation_role, one.prefill, one.renders_tools, one.call_format
         request = gymnasium.registry[env_id.rpartition(":")[2]], env_id, dict(env_kwargs), facts

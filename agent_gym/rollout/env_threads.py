@@ -25,7 +25,7 @@ import gymnasium
 from agent_gym.chat import ChatRenderer
 from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError
-from agent_gym.registry import EnvLike, recipe
+from agent_gym.registry import EnvLike, resolve_env
 from agent_gym.rollout.episode import EpisodeSpec
 from agent_gym.rollout.failures import Failure
 
@@ -45,13 +45,13 @@ Result = TypeVar("Result")
 def make_env(env_id: EnvLike, env_kwargs: Mapping[str, Any] | None = None, tokenizer: Any = None) -> Env:
     """Make an environment that reports token ids, by a tokenizer or `ChatRenderer`; without one it has characters only.
 
-    `registry.recipe` lists the alternatives to an id.
+    `registry.resolve_env` lists the alternatives to an id.
 
     Raises:
         ConfigError: for an unknown id, arguments the environment does not take, or an environment that is not a
             `TextEnv`.
     """
-    env_id, kwargs = recipe(env_id, env_kwargs)
+    env_id, kwargs = resolve_env(env_id, env_kwargs)
     try:
         env = gymnasium.make(env_id, **kwargs)
     except TypeError as error:
@@ -69,8 +69,11 @@ def close_env(env: Env) -> None:
 
 
 def notify_truncated(env: Env) -> None:
-    """Tell an environment that its episode was stopped (`TextEnv.leave`); errors are printed as in `close_env`."""
-    _call_last("leaving", lambda: env.get_wrapper_attr("leave")())
+    """Tell an environment that its episode was stopped (`TextEnv.on_truncated`).
+
+    Errors are printed as in `close_env`.
+    """
+    _call_last("leaving", lambda: env.get_wrapper_attr("on_truncated")())
 
 
 def _call_last(deed: str, function: Callable[[], object]) -> None:
@@ -156,7 +159,7 @@ class ConcurrencyLimit:
             self._waiting[thread] = job
             self._admit()
 
-    def leave(self, thread: EnvThread, began: float | None = None) -> bool:
+    def release(self, thread: EnvThread, began: float | None = None) -> bool:
         """Release the slot of a call that has ended, begun at `began`, or is given up; returns whether it had one."""
         with self._lock:
             if self._waiting.pop(thread, None):
@@ -224,14 +227,14 @@ class EnvThread(Worker):
             except BaseException as raised:  # whatever an environment raises ends one episode; SystemExit, too
                 error = Failure.of(raised)
             # Before the answer, since the next call may follow at once, and a thread has one call at a time.
-            self._concurrency.leave(self, began)
+            self._concurrency.release(self, began)
             answer(result, error)
 
         self._concurrency.enter(self, job)
 
     def give_up(self) -> None:
         """Wait no longer for the call: a thread cannot be stopped. One that has not begun never does."""
-        self.hangs = self._concurrency.leave(self)
+        self.hangs = self._concurrency.release(self)
 
     def retire(self) -> None:
         """Let the thread end after its present job, and close its environments before."""

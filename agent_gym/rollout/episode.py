@@ -14,6 +14,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal
 
 from agent_gym.images import Shown
+from agent_gym.renamed import warn_of
 from agent_gym.rewards import sum_by_name
 from agent_gym.transcript import Span, action_mask, check_tiling, kind_of
 
@@ -149,11 +150,17 @@ class Episode:
         return [step.kind for step in self.steps].count("act")
 
     @property
-    def opening(self) -> list[dict[str, Any]]:
+    def initial_messages(self) -> list[dict[str, Any]]:
         """The messages before the policy's first turn; an agent may give it examples of turns there."""
         if self.opened is not None:
             return self.messages[: self.opened]
         return list(takewhile(lambda message: message["role"] != "assistant", self.messages))
+
+    @property
+    def opening(self) -> list[dict[str, Any]]:
+        """The old name of `initial_messages`."""
+        warn_of("Episode.opening", "initial_messages")
+        return self.initial_messages
 
     @property
     def sampled_tokens(self) -> int:

@@ -39,7 +39,7 @@ class LiveEpisode(Episode):
     asked: StepKind = "act"  # the kind of the next step, while the episode is live
     at: int = -1  # index of the row that the policy sees, while the episode is live
     turn_tokens: int | None = None  # most tokens of the next turn, where the environment allows fewer than the budget
-    rebuilds: bool = False  # whether the environment writes each prompt anew, by `TextEnv.situation`
+    rebuilds: bool = False  # whether the environment writes each prompt anew, by `TextEnv.state_prompt`
     role: str = ""  # whose turn is next
 
     def open(self, env: gymnasium.Env[str, str], info: Mapping[str, Any], images: Sequence[Shown] = ()) -> None:

@@ -70,7 +70,7 @@ def play_again(record: Mapping[str, Any], env: gymnasium.Env[str, str]) -> Repla
     compare(again.world, "task", info["task_id"], record["task_id"])
     # Not the system prompt, which may describe tools where the recording model's template did not.
     messages = recorded_messages(record)
-    then = Episode(EpisodeSpec(**spec), messages=messages, opened=record.get("opened")).opening
+    then = Episode(EpisodeSpec(**spec), messages=messages, opened=record.get("opened")).initial_messages
     asked = [described(one for one in some if one["role"] != "system") for some in (info["messages"], then)]
     compare(again.world, "opening", *asked)
     shown = _answered_images(messages)

@@ -13,12 +13,12 @@ from dataclasses import asdict
 from functools import cache
 from typing import Any
 
-from agent_gym.cores import cores
 from agent_gym.errors import ConfigError, whole_number
 from agent_gym.sandbox.base import Execution, Limits, SandboxError, SandboxUnavailable
 from agent_gym.sandbox.inside import Message, seccomp
 from agent_gym.sandbox.process import ForkServer, ForkServers, Lost, NoNamespaces, Streams, make_setup, out_of_bounds
 from agent_gym.sandbox.session import Session
+from agent_gym.threads import cores
 
 _MOST_SERVERS = 8
 _ATTEMPTS = 3

@@ -27,11 +27,11 @@ from functools import cache
 from pathlib import Path
 from typing import Self
 
-from agent_gym.cores import cores
 from agent_gym.errors import ConfigError
 from agent_gym.sandbox.base import Execution, Limits, SandboxError, SandboxUnavailable
 from agent_gym.sandbox.inside import Exit, Message, Setup, seccomp
 from agent_gym.sandbox.process import ForkServer, ForkServers, Lost, NoNamespaces, Streams, make_setup, out_of_bounds
+from agent_gym.threads import cores
 
 MAX_COMMAND_BYTES = 100_000  # the kernel passes at most 128 KiB as one argument
 LIMITS = Limits(cpu_seconds=10.0, wall_seconds=30.0, memory_mb=512, output_bytes=1 << 14)

@@ -92,7 +92,7 @@ class Conversation:
         self._policy, self._renderer, self._spec = policy, ChatRenderer.of(tokenizer), spec
         self._tools.renderer = self._renderer
         # A room or a page has to be seen before anything can be asked about it; a question may be any.
-        self._has_state = type(self._tools).situation is not TextEnv.situation
+        self._has_state = type(self._tools).state_prompt is not TextEnv.state_prompt
         self._limits, self._temperature = limits or ChatLimits(), temperature
         self._stopped = threading.Event()
         self._requests = 0

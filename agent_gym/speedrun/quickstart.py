@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate import EvalResult, make_specs, summarize
 from agent_gym.policies.transformers import TransformersPolicy
-from agent_gym.registry import EnvLike, recipe
+from agent_gym.registry import EnvLike, resolve_env
 from agent_gym.rollout import Runner, to_record
 from agent_gym.speedrun.figure import POLICY
 from agent_gym.speedrun.imitation import QUIET, imitate, imitation_settings
@@ -69,7 +69,8 @@ def warm_start(
     """Make a tiny model for an environment and let it imitate the expert.
 
     Args:
-        env: an environment that has an expert and a split "train": its id, or anything that `registry.recipe` takes.
+        env: an environment that has an expert and a split "train": its id, or anything that `registry.resolve_env`
+            takes.
         env_kwargs: its arguments; the system prompt is left out unless they have one.
         steps: of SFT, 24 episodes each.
         styles: style of the expert to its share of the episodes; the default style alone by default.
@@ -78,7 +79,7 @@ def warm_start(
     Raises:
         ConfigError: as `own_preset`.
     """
-    preset = own_preset(*recipe(env, env_kwargs))
+    preset = own_preset(*resolve_env(env, env_kwargs))
     phase = preset.imitation[0]
     phase = replace(phase, steps=steps, styles=styles or phase.styles)
     with tempfile.TemporaryDirectory() as scratch:

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+from agent_gym.dependencies import DISTRIBUTION
 from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError
-from agent_gym.installed import DISTRIBUTION
 from agent_gym.registry import EnvEntry, make
 from agent_gym.testing import play
 from agent_gym.tool_env import ToolEnv

@@ -251,12 +251,12 @@ class ALFWorldEnv(ToolEnv):
             info["ended"] = self._ended
         return observation, reward, terminated, truncated, info
 
-    def situation(self) -> list[Message]:
+    def state_prompt(self) -> list[Message]:
         if self.protocol:
-            return self.behind_system_prompt(self._prompt())
+            return self.with_system_prompt(self._prompt())
         lines = [f"{n}. {command}\n   {text}" for n, (command, text) in enumerate(self._history, 1)]
         history = "\n".join(["", "", HISTORY_HEADING, *lines]) if lines else ""
-        return self.behind_system_prompt(self._shown(self._first + history))
+        return self.with_system_prompt(self._shown(self._first + history))
 
     def _give(self, command: str) -> ToolResult:
         admissible = command.strip() in self._world.view.admissible

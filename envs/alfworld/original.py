@@ -17,9 +17,9 @@ import sys
 import traceback
 from typing import Any
 
+from agent_gym.dependencies import install_command
 from agent_gym.envs.alfworld.world import View
 from agent_gym.errors import ConfigError, EnvFailure, described
-from agent_gym.installed import install_command
 
 _PATIENCE_S = 300.0  # a large kitchen takes seconds to begin, and ten times that on a busy machine
 

@@ -244,17 +244,17 @@ class WebShopEnv(ToolEnv):
         """Return upstream's `get_available_actions`: whether the page has a search bar, and its buttons."""
         return {"has_search_bar": self.session.page == "index", "clickables": list(self.session.clickables())}
 
-    def situation(self) -> list[Message]:
+    def state_prompt(self) -> list[Message]:
         if self.protocol and not self.protocol.rebuilds:
-            return super().situation()
+            return super().state_prompt()
         if self.protocol:
-            return self.behind_system_prompt(self._prompt())
+            return self.with_system_prompt(self._prompt())
         history = "\n".join(f"{n}. {action}" for n, action in enumerate(self._taken, 1))
         clickables = "\n".join(f"- {name}" for name in self.session.clickables() if name != "search")
         parts = [observe(self.session, self._mode)]
         parts += [f"{HISTORY_HEADING}\n{history}"] if history else []
         parts += [f"What can be clicked:\n{clickables}"] if clickables else []
-        return self.behind_system_prompt("\n\n".join(parts))
+        return self.with_system_prompt("\n\n".join(parts))
 
     def _act(self, name: str, text: str) -> ToolResult:
         argument = text.strip().lower()

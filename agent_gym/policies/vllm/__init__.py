@@ -19,9 +19,9 @@ from collections.abc import Collection, Sequence
 from importlib import metadata
 from typing import Any
 
-from agent_gym.cores import begin_with_one_thread
 from agent_gym.errors import ConfigError
 from agent_gym.policies.base import FinishReason, SamplingParams
+from agent_gym.threads import begin_with_one_thread
 
 # Only defaults: a value that the user exported wins.
 _DEFAULTS = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from agent_gym.cores import use_cores
+from agent_gym.dependencies import install_command
 from agent_gym.errors import ConfigError, RolloutError, require
-from agent_gym.installed import install_command
 from agent_gym.policies.base import Generation, Request, check_request
 from agent_gym.policies.loading import whole_source
 from agent_gym.policies.transformers import seed_of
@@ -31,6 +30,7 @@ from agent_gym.policies.vllm import (
 from agent_gym.policies.vllm.load import CacheLoad
 from agent_gym.policies.vllm.reload import Reload
 from agent_gym.policies.vocabulary import end_tokens
+from agent_gym.threads import use_cores
 
 if TYPE_CHECKING:
     from agent_gym.images import Vision

@@ -24,8 +24,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from agent_gym.dependencies import install_command
 from agent_gym.errors import ConfigError
-from agent_gym.installed import install_command
 from agent_gym.models import adapter_folder, model_source
 from agent_gym.policies.vllm import SERVED_LIKE_THIS, engine_arguments, installed, is_cpu_build
 
