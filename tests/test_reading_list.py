@@ -1,4 +1,4 @@
-"""README's "What to read" names the files through which one training step goes, from the rollout to the loss."""
+"""docs/reading.md names the files through which one training step goes, from the rollout to the loss."""
 
 from __future__ import annotations
 
@@ -78,9 +78,10 @@ def test_the_reading_list_is_what_one_step_runs(tmp_path: Path) -> None:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    text = (ROOT / "README.md").read_text(encoding="utf-8").split("## What to read\n", 1)[1].split("\n## ", 1)[0]
+    text = (ROOT / "docs" / "reading.md").read_text(encoding="utf-8")
+    text = text.split("## One training step\n", 1)[1].split("\n## ", 1)[0]
     listed, once = (re.findall(rf"^{mark} `([\w/]+\.py)`", text, flags=re.M) for mark in (r"\d+\.", "-"))
     first, second = trace.steps
-    assert set(listed) == second, f"README lacks {second - set(listed)}; the step does not run {set(listed) - second}"
-    assert set(once) == first - second, f"the first step alone runs {first - second}; README has {once}"
+    assert set(listed) == second, f"the page lacks {second - set(listed)}; the step does not run {set(listed) - second}"
+    assert set(once) == first - second, f"the first step alone runs {first - second}; the page has {once}"
     assert len(listed) == len(set(listed)) <= MOST

@@ -116,6 +116,16 @@ def test_the_picture_of_the_masks_is_that_of_a_real_episode(monkeypatch: pytest.
     assert masks.PICTURE.read_text() == masks.draw(*masks.transcript()), "run python docs/generator/masks.py"
 
 
+def test_the_picture_of_the_readme_is_played_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(GENERATOR))
+    import before_after
+
+    for file, picture in before_after.pictures().items():
+        assert file.read_text() == picture, f"{file.name}: run python docs/generator/before_after.py"
+    (_, lost, left), (_, won, found) = map(before_after.episode, before_after.PLAYED.values())
+    assert not lost and left > 1 and won and found == 1
+
+
 def test_the_diagrams_are_those_of_their_script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(GENERATOR))
     import diagrams

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from transformers import TrainerCallback
 from transformers.integrations import TensorBoardCallback
 
 from agent_gym.errors import RolloutError
-from agent_gym.evaluate import wilson_interval
+from agent_gym.evaluate.prompts import prompt_of
+from agent_gym.evaluate.statistics import share
 from agent_gym.policies.ranks import gather, gather_items
 from agent_gym.rollout import Episode, to_record, write_trajectories
 from agent_gym.rollout.episode import call_seconds, episode_values, sum_by_name
@@ -34,15 +35,18 @@ PEAK = {
 
 
 def eval_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Success over all processes with its 95% interval, mean reward, and counts."""
+    """Success over all processes with its 95% interval over distinct prompts, mean reward, and counts."""
     done = [episode for episode in episodes if not episode.failure]
     mine = (sum(e.success for e in done), sum(e.reward for e in done), len(done), len(episodes))
     wins, reward, n, played = (sum(column) for column in zip(*gather(mine), strict=True))
-    low, high = wilson_interval(int(wins), int(n))
+    prompts: dict[Hashable, list[bool]] = {}
+    for prompt, won in gather_items([(prompt_of(episode), episode.success) for episode in done]):
+        prompts.setdefault(prompt, []).append(won)
+    found = share([sum(won) for won in prompts.values()], [*map(len, prompts.values())], n) if n else None
     return {
         "success": wins / max(1, n),
-        "success_low": low,
-        "success_high": high,
+        "success_low": found.low or 0.0 if found else 0.0,
+        "success_high": found.high or 0.0 if found else 1.0,
         "reward": reward / max(1, n),
         "episodes": n,
         "failed": played - n,

@@ -1,0 +1,81 @@
+"""Draw docs/before_after.svg and its dark twin: one task of AgentR1/Bisect-v0 before and after training.
+
+    python docs/generator/before_after.py
+
+The actions are those of `agent-gym speedrun --seed 0` on a task of validation, in the evaluations of step 0 and step
+104; the environment plays them again, so that answers and results are its own. The ground is transparent.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from agent_gym.registry import make
+
+DOCS = Path(__file__).resolve().parents[1]
+ENV, SPLIT, INDEX = "AgentR1/Bisect-v0", "validation", 33
+PLAYED = {"before": (23, 22, 20, 19, 16), "after": (11, 6, 4, 2, 1)}
+# Text, faint text, commits that are left, commits that are ruled out, the tested commit.
+PALETTES = {
+    "": ("#1f2328", "#59636e", "#9db8d2", "#e4e9ee", "#1a7f37"),
+    "_dark": ("#f0f6fc", "#9198a1", "#4d6f94", "#262c36", "#3fb950"),
+}
+WIDTH, PANEL, CELL, ROW, TOP = 420, 204, 8, 24, 50  # pixels; a panel holds 24 commits
+
+
+def episode(tests: tuple[int, ...]) -> tuple[list[tuple[int, int, int]], bool, int]:
+    """Play the tests, and return (first commit left, last one, tested one) of each turn, success, and what is left."""
+    env = make(ENV)
+    opening, _ = env.reset(seed=0, options={"split": SPLIT, "index": INDEX})
+    first, last = 1, int(opening.splitlines()[-1].split()[0])
+    turns = []
+    for test in tests:
+        tested = first + test - 1
+        turns.append((first, last, tested))
+        observation, _, _, _, info = env.step(str(test))
+        if observation:
+            bad, left = observation.startswith("bad"), int(observation.split()[1])
+            first, last = (first, tested) if bad else (tested + 1, last)
+            assert last - first + 1 == left
+        else:
+            first = last
+    return turns, info["is_success"], last - first + 1
+
+
+def draw(palette: tuple[str, ...]) -> str:
+    """Return the picture as SVG."""
+    text, faint, left, out, tested = palette
+    body = [
+        f'<text x="0" y="13" fill="{text}" font-weight="bold">One task: the bad commit of 24, in 5 tests</text>',
+    ]
+    for panel, (name, tests) in enumerate(PLAYED.items()):
+        turns, won, remaining = episode(tests)
+        x = panel * (WIDTH - PANEL)
+        end = "found" if won else f"{remaining} commits left"
+        body.append(f'<text x="{x}" y="38" fill="{faint}">{name}: <tspan fill="{text}">{escape(end)}</tspan></text>')
+        for i, (first, last, test) in enumerate(turns):
+            y = TOP + ROW * i
+            for commit in range(1, 25):
+                colour = tested if commit == test else left if first <= commit <= last else out
+                height = 20 if commit == test else 14
+                place = f'x="{x + (commit - 1) * (CELL + 0.5):g}" y="{y + (20 - height) // 2}" width="{CELL - 1.5}"'
+                body.append(f'<rect {place} height="{height}" rx="1.5" fill="{colour}"/>')
+    y = TOP + ROW * len(turns) + 16
+    for x, colour, words in ((0, tested, "tested"), (82, left, "still possible"), (206, out, "ruled out")):
+        body.append(f'<rect x="{x}" y="{y - 10}" width="10" height="10" rx="1.5" fill="{colour}"/>')
+        body.append(f'<text x="{x + 15}" y="{y}" fill="{faint}">{words}</text>')
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 6}" font-size="15"'
+    style = 'font-family="-apple-system, Segoe UI, Helvetica, Arial, DejaVu Sans, sans-serif" role="img"'
+    title = "<title>One task before and after training: halving instead of testing the newest commits</title>"
+    return "\n".join([f"{head} {style}>", title, *body, "</svg>\n"])
+
+
+def pictures() -> dict[Path, str]:
+    """Return the pictures by file."""
+    return {DOCS / f"before_after{name}.svg": draw(palette) for name, palette in PALETTES.items()}
+
+
+if __name__ == "__main__":
+    for file, picture in pictures().items():
+        file.write_text(picture, encoding="utf-8")
