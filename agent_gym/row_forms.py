@@ -41,8 +41,8 @@ from agent_gym.row_columns import names_of
 from agent_gym.row_golds import Fault, golds, object_of, plain_name
 from agent_gym.row_shown import (
     CONTEXTS,
-    Conversation,
     Message,
+    PromptTurns,
     completion_of,
     context_of,
     conversation_of,
@@ -246,7 +246,7 @@ def _question(row: Mapping[str, Any], plan: Plan, fixed: Sequence[str]) -> tuple
     return "\n\n".join(weak.values()) or None, [*weak], []
 
 
-def _conversation(row: Mapping[str, Any], plan: Plan, asked: bool) -> tuple[str, Conversation | None]:
+def _conversation(row: Mapping[str, Any], plan: Plan, asked: bool) -> tuple[str, PromptTurns | None]:
     """Return the column of the prompt and its conversation, if there is one; `asked`: whether a column asks already."""
     column = plan.prompt
     if column is None and not asked:  # OpenAI's evals keep their messages as the input

@@ -72,7 +72,7 @@ def _shows_image(part: Mapping[str, Any]) -> bool:
     return any(word in str(part.get("type")) for word in ("image", "audio", "video")) or "image" in part
 
 
-class Conversation(NamedTuple):
+class PromptTurns(NamedTuple):
     """A prompt: what is asked last, the messages before it, and the turn of the assistant after it, "" for none."""
 
     before: tuple[Message, ...]
@@ -80,7 +80,7 @@ class Conversation(NamedTuple):
     stated: str
 
 
-def conversation_of(value: Any) -> Conversation | None:
+def conversation_of(value: Any) -> PromptTurns | None:
     """Return the conversation of a prompt, a text or messages; None for an empty one.
 
     Raises:
@@ -89,11 +89,11 @@ def conversation_of(value: Any) -> Conversation | None:
     messages = _messages(value)
     if messages is None:
         text = text_of(value, "prompt") if isinstance(value, str) else ""
-        return Conversation((), text, "") if text else None
+        return PromptTurns((), text, "") if text else None
     stated = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
     if not messages or messages[-1]["role"] != "user":
         raise Fault("the prompt has no turn of the user at its end, so that nothing is asked")
-    return Conversation(tuple(messages[:-1]), messages[-1]["content"], stated)
+    return PromptTurns(tuple(messages[:-1]), messages[-1]["content"], stated)
 
 
 def completion_of(value: Any) -> str:
