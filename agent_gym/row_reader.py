@@ -105,7 +105,7 @@ class Rules(NamedTuple):
 
     def again(self, row: Any) -> Row:
         """Read a task of an episode: a row that was read before, or one that was handed in; `ConfigError` as `read`."""
-        known = self.columns and isinstance(row, Mapping) and has_columns(row, dict(self.columns))
+        known = isinstance(row, Mapping) and has_columns(row, dict(self.columns))
         read = renamed(row, dict(self.columns)) if known else row
         read, _ = completed(read, Survey(), self.own, self.fixed, self.judged)
         if self.check is not None:
