@@ -10,11 +10,12 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from agent_gym.row_golds import Fault, golds, plain_name
+from agent_gym.row_golds import Fault, golds, object_of, plain_name
 
 NAMES = ("choices", "options", "endings", "candidates", "answerchoices", "answeroptions", "choicelist", "optionlist")
 """The columns that hold all choices, as `plain_name` writes them."""
@@ -23,6 +24,13 @@ _LABEL = re.compile(r"\s*[(\[]?\s*([A-Za-z]|\d{1,2})\s*[)\].:]\s*")
 _LABELS = ("label", "labels", "key", "id", "option", "letter")
 _TEXTS = ("text", "texts", "value", "content", "optiontext", "choice", "answer")
 _MOST = 100
+_MANY = 20  # rows
+_ALPHABET = [chr(ord("A") + n) for n in range(26)]
+_BARE = re.compile(r"^\s*[(\[]?\s*|\s*[)\].:]*\s*$")
+
+
+class NeedsSurvey(Exception):
+    """The answer of a row follows from all rows of the data set, and the survey of them is still open."""
 
 
 class Choice(NamedTuple):
@@ -34,24 +42,35 @@ class Choice(NamedTuple):
 
 @dataclass
 class Survey:
-    """What all rows of a data set say about answers that are numbers."""
+    """What all rows of a data set say about answers that are numbers.
 
+    It is open while the rows are read for the first time, and takes account of each.
+    """
+
+    open: bool = False
     lowest: bool = False  # some answer is 0
     highest: bool = False  # some answer is the number of choices
     only_index: bool = False  # some answer can only be the number of a choice
     only_text: bool = False  # some answer can only be the text of one
     from_one: bool = False  # the columns of the choices are numbered from 1
     used: set[str] = field(default_factory=set)  # how answers were read, for a line about it
+    places: Counter[int] = field(default_factory=Counter)  # of the right choices
 
     def look(self, value: Any, choices: Sequence[Choice], columns: Sequence[str] = ()) -> None:
         """Take account of a row."""
-        self.from_one |= len(columns) > 1 and columns[0].endswith("1")
+        self.from_one = self.from_one or (len(columns) > 1 and columns[0].endswith("1"))
         for number in _numbers(value):
             self.lowest |= number == 0
             self.highest |= number == len(choices)
             as_text, as_index = bool(_by_text(str(value), choices)), 0 <= number <= len(choices)
             self.only_index |= as_index and not as_text
             self.only_text |= as_text and not as_index
+
+    @property
+    def always(self) -> int | None:
+        """The place of the right choice, from 1 on, if it is the same in many rows and in all of them."""
+        alike = len(self.places) == 1 and self.places.total() >= _MANY
+        return next(iter(self.places)) + 1 if alike else None
 
     @property
     def first(self) -> int:
@@ -107,6 +126,8 @@ def parsed(value: Any) -> list[Choice]:
         value = _of_text(value)
     if value is None or (hasattr(value, "__len__") and not len(value)):
         return []
+    if type(value) is list and type(value[0]) is str and len(value) <= _MOST:
+        return _lettered(value)
     if isinstance(value, Mapping):
         keys = {plain_name(str(key)): one for key, one in value.items()}
         labels, texts = _either(keys, _LABELS), _either(keys, _TEXTS)
@@ -140,9 +161,49 @@ def _either(keys: Mapping[str, Any], names: Sequence[str]) -> Any:
     return next((keys[name] for name in names if keys.get(name) is not None), None)
 
 
+def scored(value: Any) -> list[Choice]:
+    """Read an object of choices and the score of each: BIG-bench's `{"yes": 1, "no": 0}`, or lists of both.
+
+    `choices` and `labels` are the names of TruthfulQA's lists. None where it is empty.
+    """
+    value = object_of(value)
+    if not isinstance(value, Mapping) or not value:
+        return []
+    listed = value.get("choices")
+    return _lettered(listed if isinstance(listed, list) else [*value])
+
+
+def best_scored(value: Any) -> list[Any]:
+    """Return the choices with the highest score in an object that `scored` reads; none where all are 0."""
+    value = object_of(value)
+    if not isinstance(value, Mapping) or not value:
+        return []
+    scores = value
+    if isinstance(value.get("choices"), list) and isinstance(value.get("labels"), list):
+        scores = dict(zip(value["choices"], value["labels"], strict=False))
+    if not all(isinstance(score, int | float) for score in scores.values()):
+        raise Fault("the score of a choice is no number", [*scores.values()])
+    best = max(scores.values())
+    return [choice for choice, score in scores.items() if score == best and score > 0]
+
+
+def are_options(value: Any, named: Sequence[Any]) -> bool:
+    """Whether a list is the options of a question, and no list of right answers: a value names one of its entries."""
+    if not isinstance(value, list) or len(value) < 2 or not all(isinstance(one, str) for one in value):
+        return False
+    for one in named:
+        if isinstance(one, int) and not isinstance(one, bool) and 0 <= one <= len(value):
+            return True
+        if isinstance(one, str) and (mark := _LABEL.fullmatch(f"{one}.")) and one not in value:
+            place = ord(mark[1].upper()) - ord("A") if mark[1].isalpha() else int(mark[1])
+            if 0 <= place <= len(value):
+                return True
+    return False
+
+
 def _text(value: Any) -> str:
-    if type(value) is str and value.strip() and value[0] not in "{?<":
-        return value.strip()
+    if type(value) is str and value and value[0] not in "{?<" and (text := value.strip()):
+        return text
     found = golds(value) if not isinstance(value, Mapping | list | tuple) else ()
     if isinstance(value, bool):
         return str(value)
@@ -163,18 +224,34 @@ def _of_text(text: str) -> Any:
     # "A. x\nB. y" or MathQA's "a ) 38 , b ) 27.5 , c ) 30"
     lines = [line for line in stripped.splitlines() if line.strip()]
     if len(lines) < 2:
-        lines = re.split(r"\s*,?\s+(?=[b-j]\s*\)\s)|\s+(?=\([B-J]\)\s)", stripped)
+        lines = _by_labels(stripped)
     if stripped and len(lines) < 2:
         raise Fault("the choices are one text", text)
     return lines
 
 
+def _by_labels(text: str) -> list[str]:
+    """Split a line of choices at their labels, which are letters in their order: `A) 3 B) 4`, `(a) 3, (b) 4`."""
+    begins = re.match(r"[(\[]?([Aa])\s*[)\].:]", text)
+    starts, at = [0], 1
+    for number in range(1, 26) if begins else ():
+        letter = chr(ord(begins[1]) + number)  # type: ignore[index]
+        found = re.compile(rf"(?<=[\s,;])[(\[]?{letter}\s*[)\].:](?=\s|\S)").search(text, at)
+        if found is None:
+            break
+        starts.append(found.start())
+        at = found.end()
+    ends = [*starts[1:], len(text)]
+    return [text[start:end].strip().rstrip(",;").rstrip() for start, end in zip(starts, ends, strict=True)]
+
+
 def _lettered(texts: Sequence[Any]) -> list[Choice]:
     """Give choices their letters, which some data sets have written before them."""
     words = [_text(text) for text in texts]
-    letters = [chr(ord("A") + n) if len(words) <= 26 else str(n + 1) for n in range(len(words))]
-    marks = [_LABEL.match(word) for word in words]
-    if [mark and mark[1].upper() for mark in marks] == letters:
+    letters = _ALPHABET[: len(words)] if len(words) <= 26 else [str(n + 1) for n in range(len(words))]
+    first = _LABEL.match(words[0]) if words else None
+    marks = [_LABEL.match(word) for word in words] if first and first[1].upper() == letters[0] else []
+    if marks and [mark and mark[1].upper() for mark in marks] == letters:
         words = [word[mark.end() :].strip() if mark else word for word, mark in zip(words, marks, strict=True)]
         if not all(words):
             raise Fault("a choice is empty", texts)
@@ -210,7 +287,15 @@ def right_choice(value: Any, choices: Sequence[Choice], survey: Survey, *, index
 
     Raises:
         Fault: if it names no choice, several, or leaves two readings.
+        NeedsSurvey: if it is a number and the survey is open.
     """
+    if type(value) is str or type(value) is int:
+        alone = _named(value, choices, survey, index) if value != "" else None
+        if alone:
+            survey.places[choices.index(alone)] += 1
+        if alone is None and value != "":
+            raise Fault("the answer is none of the choices", value)
+        return () if alone is None else (alone.label, alone.text) if alone.label != alone.text else (alone.text,)
     values: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
     if len(values) == 2 and Choice(*map(str, values)) in choices:  # what this function returned
         return tuple(map(str, values))
@@ -224,6 +309,8 @@ def right_choice(value: Any, choices: Sequence[Choice], survey: Survey, *, index
         raise Fault("the answer is none of the choices", value)
     if len(set(named)) > 1:
         raise Fault("the answer names several choices, and one of them alone would count as right", value)
+    if named:
+        survey.places[choices.index(named[0])] += 1
     return tuple(dict.fromkeys((named[0].label, named[0].text))) if named else ()
 
 
@@ -236,6 +323,9 @@ def _named(value: Any, choices: Sequence[Choice], survey: Survey, index: bool) -
         survey.used.add("the label of a choice")
         return labelled
     if numbers := _numbers(value):
+        # Where some row has 0, numbers begin at 0, whatever the others have.
+        if survey.open and (not survey.lowest or (by_text and not index)):
+            raise NeedsSurvey
         if not (survey.lowest or survey.highest or by_text) and (survey.from_one or isinstance(value, str)):
             raise Fault("the answer is the number of a choice, and no row tells whether the first is 0 or 1", value)
         return _numbered(numbers[0], by_text, choices, survey, index)
@@ -266,19 +356,31 @@ def _numbered(
 
 def _numbers(value: Any) -> list[int]:
     """Return the whole number that a value is, if it is one."""
-    if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,3}\s*", value):
-        return [int(value)]
+    if type(value) is int:
+        return [value] if abs(value) < 1000 else []
+    if isinstance(value, str):
+        bare = value.strip()
+        return [int(bare)] if len(bare) < 5 and re.fullmatch(r"-?\d{1,3}", bare) else []
     if isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1 and abs(value) < 1000:
         return [int(value)]
     return []
 
 
 def _by_label(text: str, choices: Sequence[Choice]) -> Choice | None:
-    bare = re.sub(r"^\s*[(\[]?\s*|\s*[)\].:]*\s*$", "", text)
-    exact = [one for one in choices if one.label == bare]
-    return next(iter(exact or [one for one in choices if one.label.casefold() == bare.casefold()]), None)
+    bare = text if text.isalnum() else _BARE.sub("", text)
+    for one in choices:
+        if one.label == bare:
+            return one
+    bare = bare.casefold()
+    return next((one for one in choices if one.label.casefold() == bare), None)
 
 
 def _by_text(text: str, choices: Sequence[Choice]) -> list[Choice]:
-    wanted = " ".join(text.casefold().split()).rstrip(".")
-    return [one for one in choices if " ".join(one.text.casefold().split()).rstrip(".") == wanted]
+    words = text.casefold().split()
+    wanted, first = " ".join(words).rstrip("."), words[0].rstrip(".") if words else ""
+    found = []
+    for one in choices:
+        text = one.text.casefold()
+        if first in text and " ".join(text.split()).rstrip(".") == wanted:  # the first is quick, and says no to most
+            found.append(one)
+    return found

@@ -18,9 +18,10 @@ ROLES = ("question", "answer", "choices", "context")
 
 
 def renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
-    """Return a row with the named columns under the names of `ROLES`; parts are joined, as in "Body+Question".
+    """Return a row with the named columns under the names of `ROLES`; "Body+Question" joins the texts of both.
 
-    A column in an object is named by dots, as "extra_info.answer".
+    Several columns of the answer are several right ones, of the choices one choice each. A column in an object is
+    named by dots, as "extra_info.answer".
 
     Raises:
         Fault: if there is no such column.
@@ -30,7 +31,11 @@ def renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any
         parts = [source] if source in row else source.split("+")
         values = [_at(row, part.strip()) for part in parts]
         taken |= {part.strip() for part in parts}
-        found[role] = values[0] if len(values) == 1 else " ".join(text_of(value, source) for value in values)
+        if len(values) == 1:
+            (found[role],) = values
+        else:
+            texts = [text_of(value, source) if role == "question" else value for value in values]
+            found[role] = " ".join(texts) if role == "question" else [one for one in texts if one not in (None, "")]
     return {**{name: value for name, value in row.items() if name not in taken}, **found}
 
 

@@ -28,7 +28,9 @@ LISTS = ("data", "rows", "examples", "instances", "questions", "problems", "item
 """The keys under which a JSON object may hold its list of rows, in small letters."""
 _STREAMED = 1 << 26  # bytes: ijson is some times slower than json, and needs no memory for the whole
 _DEEPEST = 64  # levels of lists and objects in a row
+_TOO_DEEP = f"it is nested more than {_DEEPEST} levels deep"
 _LONGEST_CELL = 1 << 27  # characters of a cell of a CSV file
+_ASKED = ("question", "problem", "prompt", "query", "instruction", "input")
 _SEPARATORS = ("\t", ",", ";", "|")
 _PER_LINE = "a file with a row per line ends in .jsonl"
 
@@ -64,14 +66,14 @@ def read_with_broken(path: Path) -> Iterator[tuple[str, Row | Broken]]:
         ConfigError: for a file that cannot be read.
     """
     reader = _READERS[suffix_of(path.name).removesuffix(".gz")]
-    place = ""
+    place, name = "", str(path)
     try:
         for place, row in reader(path):
-            if not isinstance(row, Mapping | Broken):
+            if type(row) is not dict and not isinstance(row, Mapping | Broken):
                 row = Broken(f"a row must be an object, and is {short(row)}")
-            elif reader in (_lines, _json) and too_deep(row):
-                row = Broken(f"it is nested more than {_DEEPEST} levels deep")
-            yield f"{path}, {place}", row
+            elif reader is _json and too_deep(row):
+                row = Broken(_TOO_DEEP)
+            yield f"{name}, {place}", row
     except ConfigError:
         raise
     except Exception as error:  # not UTF-8, not JSON, not gzip, or one of pyarrow's many classes
@@ -143,7 +145,9 @@ def _lines(path: Path) -> Placed:
 
 def _of_line(line: bytes) -> Any:
     try:
-        return json.loads(line.decode("utf-8"))
+        row = json.loads(line.decode("utf-8"))
+        # Few lines have so many brackets that the levels have to be counted.
+        return Broken(_TOO_DEEP) if line.count(b"{") + line.count(b"[") > _DEEPEST and too_deep(row) else row
     except UnicodeDecodeError as error:
         return Broken(f"not valid JSON, since it is not UTF-8: {error}")
     except (ValueError, RecursionError) as error:
@@ -225,6 +229,11 @@ def _unwrapped(value: Any, path: Path) -> list[Any]:
         if rows and all(isinstance(row, dict) and {"row", "row_idx"} <= row.keys() for row in rows):
             return [row["row"] for row in rows]
         return [*chain.from_iterable(map(_of_article, rows))]
+    if any(key in _ASKED for key in named) and not all(isinstance(one, list) for one in named.values()):
+        return [value]  # a file with one row, as MATH has one per problem
+    if named and all(isinstance(one, dict) for one in value.values()):  # rows by their ids, as PubMedQA and DROP
+        rows = [{"id": str(key), **one} for key, one in value.items()]
+        return [*chain.from_iterable(map(_of_article, rows))]
     columns = [one for one in named.values() if isinstance(one, list)]
     if len(columns) == len(named) > 1 and len({len(one) for one in columns}) == 1:
         return [dict(zip(value, cells, strict=True)) for cells in zip(*value.values(), strict=True)]
@@ -234,7 +243,12 @@ def _unwrapped(value: Any, path: Path) -> list[Any]:
 
 
 def _of_article(article: Any) -> list[Any]:
-    """Return the questions of an article as SQuAD (arXiv:1606.05250) writes it, each with its context; else the row."""
+    """Return the questions of an article as SQuAD (arXiv:1606.05250) writes it, each with its context; else the row.
+
+    DROP (arXiv:1903.00161) has the pairs of a passage next to it.
+    """
+    if isinstance(article, dict) and isinstance(asked := article.get("qa_pairs"), list) and "passage" in article:
+        return [{"passage": article["passage"], **one} if isinstance(one, dict) else one for one in asked]
     if not (isinstance(article, dict) and isinstance(article.get("paragraphs"), list)):
         return [article]
     parts = article["paragraphs"]
@@ -268,6 +282,10 @@ def _table(path: Path) -> Placed:
         file.seek(0)
         reader = csv.reader(file, delimiter=separator, strict=True)
         heads = [head.strip() for head in next(reader, [])]
+        if _is_multiple_choice(heads):  # as MMLU's own files, which name no columns
+            file.seek(0)
+            reader = csv.reader(file, delimiter=separator, strict=True)
+            heads = ["question", *(chr(ord("A") + n) for n in range(len(heads) - 2)), "answer"]
         if twice := [head for head in heads if head and heads.count(head) > 1]:
             raise ConfigError(f"{path}, line 1: two columns are called {twice[0][:40]!r}")
         begins = reader.line_num + 1
@@ -280,6 +298,13 @@ def _table(path: Path) -> Placed:
                     cure = "a text with separators or line breaks needs quotation marks around it"
                     yield place, Broken(f"it has {len(cells)} cells, and line 1 names {len(heads)} columns; {cure}")
             begins = reader.line_num + 1
+
+
+def _is_multiple_choice(cells: Sequence[str]) -> bool:
+    """Whether the first line of a table is a question, at least three choices, and the letter of one."""
+    if len(cells) < 5 or not all(cells) or len(cells[-1]) != 1 or cells[0].lower() in _ASKED:
+        return False
+    return cells[0].count(" ") > 1 and "A" <= cells[-1] < chr(ord("A") + len(cells) - 2)
 
 
 def _cells(line: str, separator: str) -> list[str]:

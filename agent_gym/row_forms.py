@@ -20,18 +20,36 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from agent_gym.chat import MAX_OBSERVATION_CHARS
-from agent_gym.rewards import boxed_answer
-from agent_gym.row_choices import Choice, Survey, are_in, block, choice_columns, choices_of, right_choice
+from agent_gym.row_answers import CURE, Candidate, right_answers
+from agent_gym.row_choices import (
+    Choice,
+    Survey,
+    are_in,
+    are_options,
+    best_scored,
+    block,
+    choice_columns,
+    choices_of,
+    scored,
+)
 from agent_gym.row_columns import names_of
-from agent_gym.row_golds import Fault, golds, is_plain, object_of, plain_name
-from agent_gym.row_shown import CONTEXTS, Message, context_of, messages_of, text_of, unframed
+from agent_gym.row_golds import Fault, golds, object_of, plain_name
+from agent_gym.row_shown import (
+    CONTEXTS,
+    Message,
+    PromptTurns,
+    completion_of,
+    context_of,
+    conversation_of,
+    has_roles,
+    text_of,
+    unframed,
+)
 
 FORMS = (
     "question (or problem, prompt, extra_info.question) and answer (or answers, golden_answers, solution, "
@@ -43,10 +61,13 @@ _WEAK_QUESTIONS = ("instruction", "input", "inputs", "ctx", "goal", "sentence", 
 _ANSWERS = ("answer", "answers", "goldenanswers", "goldanswers", "goldanswer", "finalanswer", "correctanswer",
             "correctanswers", "bestanswer", "groundtruth", "groundtruths", "expectedanswer", "referenceanswer",
             "possibleanswers", "shortanswer", "shortanswers", "answerspans", "answersspans", "lsolutions",
-            "finaldecision", "ans", "answernumber", "answersobjects", "annotations")  # fmt: skip
-_INDEXES = ("answerkey", "answeridx", "answerindex", "correctoption", "correctidx", "goldindex", "cop", "correct",
-            "gold", "label")  # fmt: skip
-_TARGETS = ("target", "targets", "output", "completion", "response")
+            "finaldecision", "ans", "answernumber", "answersobjects", "annotations", "ideal")  # fmt: skip
+_OTHER_ANSWERS = ("answertext", "gt", "gtanswer")  # where there are none of the above: they may be spelt otherwise
+_INDEXES = ("answerkey", "answeridx", "answerindex", "answerlabel", "answerletter", "correctoption", "correctidx",
+            "correctindex", "correctchoice", "correctlabel", "correctletter", "correctanswerid", "correctanswerindex",
+            "correctanswerkey", "goldindex", "goldlabel", "cop", "correct", "gold", "label")  # fmt: skip
+_SCORES = ("targetscores", "mc1targets")  # BIG-bench and TruthfulQA: each choice with its score
+_TARGETS = ("target", "targets", "output", "completion", "response", "result")
 _SOLUTIONS = ("solution", "solutions")
 # They say where a row is from or what kind it is, which environments tell otherwise.
 _FACTS = re.compile(
@@ -54,13 +75,6 @@ _FACTS = re.compile(
     r"ability|agent_name|program|call|world|language)",
     re.IGNORECASE,
 )
-_SAID = re.compile(r"\b(?:final )?answer is:?\s*(\S.*?)\.?\s*$", re.IGNORECASE)  # as in MetaMathQA
-_LONGEST = 200  # characters of a completion that is an answer and no solution
-_CURE = 'name the column that is meant: columns={"question": ..., "answer": ...}'
-
-
-class NeedsSurvey(Exception):
-    """The first row with choices was met, and what its answer is follows from all rows."""
 
 
 class Plan(NamedTuple):
@@ -71,11 +85,14 @@ class Plan(NamedTuple):
     prompt: str | None
     weak: tuple[str, ...]  # questions only where there are no others
     answers: tuple[str, ...]
+    other_answers: tuple[str, ...]
     indexes: tuple[str, ...]
     targets: tuple[str, ...]
     solutions: tuple[str, ...]
     choices: tuple[str, ...]
     contexts: tuple[str, ...]
+    scores: tuple[str, ...]  # choices and the score of each
+    listed: tuple[str, ...]  # a column called answers, which holds choices where another one names one of them
 
 
 @lru_cache(maxsize=256)
@@ -94,12 +111,14 @@ def plan_of(columns: tuple[str, ...]) -> Plan:
     body = next(iter(named(("body",))), None) if questions else None
     answers = tuple(one for one in named(_ANSWERS) if one not in choices)
     prompt = next(iter(named(_PROMPTS)), None)
-    kinds = questions, body, prompt, named(_WEAK_QUESTIONS), answers, named(_INDEXES), named(_TARGETS)
-    return Plan(*kinds, named(_SOLUTIONS), choices, named(CONTEXTS))
+    indexes = tuple(one for one in named(_INDEXES) if one not in choices)
+    listed = named(("answers",)) if indexes and not choices else ()
+    asked = questions, body, prompt, named(_WEAK_QUESTIONS)
+    told = answers, named(_OTHER_ANSWERS), indexes, named(_TARGETS), named(_SOLUTIONS)
+    return Plan(*asked, *told, choices, named(CONTEXTS), named(_SCORES), listed)
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """A row as it is played."""
 
     question: str  # with context and choices
@@ -121,14 +140,14 @@ def read(
 
     Args:
         row: with columns in any of the forms.
-        survey: of all rows of the data set; None for the first pass over it.
+        survey: of all rows of the data set; None stands for a closed one of no rows.
         own: columns that the environment itself reads, so that they are no part of the question.
         fixed: roles that were named, so that only the column of that name counts.
         judged: whether texts are compared with the answer; if not, `answer` may hold anything.
 
     Raises:
         Fault: if a value is of a wrong kind, or there are two readings.
-        NeedsSurvey: for a row with choices, without a survey.
+        NeedsSurvey: for an answer that follows from all rows, with an open survey, which has taken account of it.
     """
     plan = plan_of(tuple(map(str, row)))
     asked, used, before = _question(row, plan, fixed)
@@ -137,9 +156,16 @@ def read(
     contexts = [column for column in plan.contexts if column not in own and column not in used]
     if "context" in fixed:
         contexts = ["context"]
+    survey = survey or Survey()
     choices, choice_names = _choices(row, plan, used, own, fixed)
+    candidates: Iterable[Candidate] = _candidates(row, plan, fixed, bool(choices))
+    if choices and survey.open:
+        candidates = [*candidates]
+        for _, value, _ in candidates:
+            survey.look(value, choices, choice_names)
     try:
-        found, plain, answered = _answer(row, plan, fixed, choices, survey)
+        found, answered = right_answers(row, candidates, choices, survey)
+        plain = _is_plain(row, found, answered, bool(choices))
     except Fault:
         if judged or row.get("answer") is None:
             raise
@@ -155,15 +181,14 @@ def read(
     return Reading(text, found, plain, frozenset([*used, *answered, *added]), tuple(added), tuple(before))
 
 
-def survey_row(survey: Survey, row: Any, own: Sequence[str] = (), fixed: Sequence[str] = ()) -> None:
-    """Take account of the answers of a row with choices; one that cannot be read is found when it is read."""
-    if not isinstance(row, Mapping):
-        return
-    plan = plan_of(tuple(map(str, row)))
-    with suppress(Fault):
-        choices, names = _choices(row, plan, _question(row, plan, fixed)[1], own, fixed)
-        for _, value, _ in _candidates(row, plan, fixed, True) if choices else ():
-            survey.look(value, choices, names)
+def _is_plain(row: Mapping[str, Any], found: tuple[str, ...], answered: Sequence[str], chosen: bool) -> bool:
+    """Whether the column `answer` of the row says just what is right."""
+    if answered[:1] != ["answer"]:
+        return False
+    held = row["answer"]
+    if isinstance(held, list | tuple) or (len(found) == 1 and not isinstance(held, bool | Mapping)):
+        return found == ((held,) if type(held) is str and not chosen else golds(held))
+    return False
 
 
 def _choices(
@@ -173,7 +198,12 @@ def _choices(
     names = ("choices",) if "choices" in fixed else () if "choices" in own else plan.choices
     if names and (found := choices_of(row, names)):
         return found, names
-    inside = object_of(row.get(used[0])) if used else None
+    if plan.scores and "choices" not in own and (found := scored(row[plan.scores[0]])):
+        return found, plan.scores
+    if plan.listed and "answer" not in fixed and are_options(row[plan.listed[0]], [row[name] for name in plan.indexes]):
+        return choices_of(row, plan.listed), plan.listed
+    inside = row.get(used[0]) if used else None
+    inside = object_of(inside) if type(inside) is not str or inside[:1] == "{" else None
     if isinstance(inside, Mapping) and "choices" in inside:  # ARC's own files
         return choices_of(inside, ("choices",)), (used[0],)
     return [], ()
@@ -181,38 +211,58 @@ def _choices(
 
 def _question(row: Mapping[str, Any], plan: Plan, fixed: Sequence[str]) -> tuple[str | None, list[str], list[Message]]:
     """Return the question as the row has it, the columns it is from, and the messages before it."""
-    extra = object_of(row.get("extra_info"))
     names = ("question",) if "question" in fixed else plan.questions
     texts = {name: text for name in names if (text := _stem(row[name]))}
-    messages = None
-    if plan.prompt and "question" not in fixed:
-        try:
-            messages = messages_of(row[plan.prompt])
-        except Fault:  # such as a whole dialogue, beside the question
-            if not texts:
-                raise
-        if messages is None and isinstance(row[plan.prompt], str) and (text := text_of(row[plan.prompt], "prompt")):
-            messages = [{"role": "user", "content": text}]
-    last = messages[-1]["content"] if messages else ""
+    if "question" in fixed:
+        return next(iter(texts.values()), None), [*texts], []
+    if len(texts) == 1 and plan.prompt is None and plan.body is None:
+        (name,) = texts
+        return texts[name], [name], []
+    extra = object_of(row.get("extra_info"))
+    inside = extra.get("question") if isinstance(extra, Mapping) and not texts else None
+    column, talk = _conversation(row, plan, bool(texts))
+    if not texts and isinstance(inside, str) and inside.strip():
+        texts = {"extra_info": inside}
     if texts:
         (name, text), *others = texts.items()
-        for other, said in [*others, *([(str(plan.prompt), last)] if last else [])]:
-            if not _holds(said, text) and not _holds(text, said) and not _holds(text, unframed(said)):
-                raise Fault(f"{name} and {other} ask different things; {_CURE}")
-        same = bool(messages) and _holds(text, last)
-        if plan.body and "question" not in fixed and (body := text_of(row[plan.body], plan.body)):
-            return (text if _holds(text, body) else f"{body} {text}"), [name, plan.body], []
-        used = [name, *(other for other, _ in others), *([str(plan.prompt)] if same else [])]
-        return text, used, messages[:-1] if same and messages else []
-    if isinstance(extra, Mapping) and isinstance(extra.get("question"), str) and "question" not in fixed:
-        return extra["question"], ["extra_info"], []
-    if messages:
-        inside = unframed(last)
-        return inside, [str(plan.prompt)], messages[:-1] if inside == last else []
+        told = [(column, talk.asked)] if talk else []
+        if talk and talk.stated and not _agree(text, talk.asked):  # a dialogue about something else
+            talk, told = None, []
+        # The question of a row that was read has paragraphs and choices with it.
+        parts = text.split("\n\n") if plan.choices or plan.contexts or plan.scores or plan.listed else []
+        for other, said in [*others, *told]:
+            if not _agree(text, said) and not any(part and part in said for part in parts):
+                raise Fault(f"{name} and {other} ask different things; {CURE}")
+        whole = talk and (_holds(text, talk.asked) or _holds(text, unframed(talk.asked)))
+        used = [name, *(other for other, _ in others), *([column] if whole else [])]
+        if plan.body and (body := text_of(row[plan.body], plan.body)):
+            text, used = (text if _holds(text, body) else f"{body} {text}"), [*used, plan.body]
+        return text, used, [*talk.before] if talk else []
+    if talk:
+        return unframed(talk.asked), [column], [*talk.before]
     weak = {name: text for name in plan.weak if (text := text_of(row[name], name))}
     if len(weak) > 1 and {plain_name(name) for name in weak} != {"instruction", "input"}:
-        raise Fault(f"{' and '.join(weak)} may both be the question; {_CURE}")
-    return ("\n\n".join(weak.values()) or None) if "question" not in fixed else None, [*weak], []
+        raise Fault(f"{' and '.join(weak)} may both be the question; {CURE}")
+    return "\n\n".join(weak.values()) or None, [*weak], []
+
+
+def _conversation(row: Mapping[str, Any], plan: Plan, asked: bool) -> tuple[str, PromptTurns | None]:
+    """Return the column of the prompt and its conversation, if there is one; `asked`: whether a column asks already."""
+    column = plan.prompt
+    if column is None and not asked:  # OpenAI's evals keep their messages as the input
+        column = next((name for name in plan.weak if has_roles(row[name])), None)
+    if column is None:
+        return "", None
+    try:
+        return column, conversation_of(row[column])
+    except Fault:  # such as a dialogue with tools, beside the question
+        if asked:
+            return column, None
+        raise
+
+
+def _agree(text: str, said: str) -> bool:
+    return _holds(said, text) or _holds(text, said) or _holds(text, unframed(said))
 
 
 def _stem(value: Any) -> str:
@@ -226,118 +276,30 @@ def _holds(text: str, part: str) -> bool:
     return part in text or " ".join(part.split()) in " ".join(text.split())
 
 
-def _answer(
-    row: Mapping[str, Any], plan: Plan, fixed: Sequence[str], choices: Sequence[Choice], survey: Survey | None
-) -> tuple[tuple[str, ...], bool, list[str]]:
-    """Return what is right, whether `answer` of the row says just that, and the columns it is from."""
-    if choices and survey is None:
-        raise NeedsSurvey
-    good: dict[str, tuple[str, ...]] = {}
-    faults: list[Fault] = []
-    for name, value, kind in _candidates(row, plan, fixed, bool(choices)):
-        index = kind == "index"
-        if good and name not in plan.answers and not (choices and index):
-            break
-        try:
-            value = _solved(value, name, row) if kind in ("target", "solution") else value
-            if index and value in (-1, "-1"):  # as the hub hides the labels of test splits
-                continue
-            if index and not choices and _counts(value):
-                raise Fault(f"{name} names a choice, and the row shows no choices", value)
-            found = right_choice(value, choices, survey, index=index) if choices and survey else golds(value)
-        except Fault as fault:
-            faults.append(fault)
-            continue
-        if found:
-            good[name] = found
-    if not good:
-        if faults:
-            raise faults[0]
-        return (), False, []
-    (name, found), *others = good.items()
-    for other, said in others:
-        if not {*map(_key, found)} & {*map(_key, said)}:
-            raise Fault(f"{name} and {other} are different answers; {_CURE}", (found[0], said[0]))
-    plain = name == "answer" and (is_plain(row["answer"]) and not choices or found == tuple(golds(row["answer"])))
-    return found, plain and not isinstance(row["answer"], bool | Mapping), [*good]
-
-
-def _candidates(
-    row: Mapping[str, Any], plan: Plan, fixed: Sequence[str], chosen: bool
-) -> Iterator[tuple[str, Any, str]]:
-    """Yield the columns that may hold the answer: name, value, and whether it is an index, a target or a solution."""
+def _candidates(row: Mapping[str, Any], plan: Plan, fixed: Sequence[str], chosen: bool) -> Iterator[Candidate]:
+    """Yield the columns that may hold the answer, the first one first; `chosen` says whether the row has choices."""
     if "answer" in fixed:
-        yield "answer", row.get("answer"), "answer"
+        yield Candidate("answer", row.get("answer"), "answer")
         return
+    for name in plan.scores:
+        yield Candidate(name, best_scored(row[name]), "answer")
     for name in plan.answers:
-        yield name, _listed(row[name], name), "answer"
+        if not (chosen and name in plan.listed):
+            yield Candidate(name, row[name], "answer")
+    yield from (Candidate(name, row[name], "nested") for name in plan.other_answers)
     if chosen:
-        yield from ((name, row[name], "index") for name in plan.indexes)
-    extra, truth = object_of(row.get("extra_info")), object_of(row.get("reward_model"))
-    if isinstance(extra, Mapping):
-        yield from ((f"extra_info.{name}", extra.get(name), "answer") for name in ("answers", "answer"))
-    if isinstance(truth, Mapping):
-        yield "reward_model", truth.get("ground_truth"), "answer"
+        yield from (Candidate(name, row[name], "index") for name in plan.indexes)
+    if "extra_info" in row and isinstance(extra := object_of(row["extra_info"]), Mapping):
+        for name in ("answers", "answer", "ground_truth"):
+            yield Candidate(f"extra_info.{name}", extra.get(name), "nested")
+    if "reward_model" in row and isinstance(truth := object_of(row["reward_model"]), Mapping):
+        yield Candidate("reward_model", truth.get("ground_truth"), "nested")
     if not chosen:
-        yield from ((name, row[name], "index") for name in plan.indexes)
-    yield from ((name, row[name], "target") for name in plan.targets)
-    yield from ((name, row[name], "solution") for name in plan.solutions)
-
-
-def _counts(value: Any) -> bool:
-    """Whether a value can be the number or the letter of a choice."""
-    return isinstance(value, int | bool) or (isinstance(value, str) and bool(re.fullmatch(r"\W*(\w|\d\d)\W*", value)))
-
-
-def _listed(value: Any, name: str) -> Any:
-    """Return the list that a text holds as JSON, in columns that hold lists."""
-    if isinstance(value, str) and value.startswith("[") and plain_name(name).endswith("s"):
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return value
-    return value
-
-
-def _key(text: str) -> str:
-    last = text.rpartition("####")[2].strip().strip("$").casefold().rstrip(".")
-    bare = last.replace(",", "")
-    try:
-        return repr(float(bare))
-    except ValueError:
-        return "".join(last.split())
-
-
-def _solved(value: Any, name: str, row: Mapping[str, Any]) -> Any:
-    """Return the answer that a target, a completion or a worked solution states.
-
-    That is the last box, what is behind `####` or "the answer is", else all of a line that is short.
-    """
-    numbers = next((column for column in row if plain_name(str(column)) in ("nums", "numbers")), None)
-    if numbers and plain_name(name) == "target" and value is not None:
-        raise Fault(f"target is to be reached with {numbers}, and is no answer to a question")
-    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 1:
-        value = value[0]
-    if isinstance(value, Mapping) and isinstance(value.get("content"), str):  # TRL's completion
-        value = value["content"]
-    if not isinstance(value, str):
-        return value
-    if box := boxed(value):
-        return box
-    if "####" in value:
-        return value.rpartition("####")[2].strip()
-    last = value.strip().splitlines()[-1] if value.strip() else ""
-    if found := _SAID.search(last):
-        return found[1]
-    if "\n" in value.strip() or len(value) > _LONGEST:
-        raise Fault(f"{name} is worked out and states no answer: in a box, behind ####, or as 'The answer is: '")
-    return value
-
-
-def boxed(solution: str) -> str | None:
-    r"""Return the last box of a solution; hendrycks MATH also has `\fbox{3}` and `\boxed 3`."""
-    solution = solution.replace("\\fbox", "\\boxed")
-    return boxed_answer(re.sub(r"\\boxed +([^\s{}$]+)", r"\\boxed{\1}", solution))
+        yield from (Candidate(name, row[name], "index") for name in plan.indexes)
+    yield from (Candidate(name, row[name], "target") for name in plan.targets)
+    yield from (Candidate(name, row[name], "solution") for name in plan.solutions)
+    if plan.prompt and (stated := completion_of(row[plan.prompt])):
+        yield Candidate(plan.prompt, stated, "target")
 
 
 # What environments ask of one row.
@@ -352,19 +314,31 @@ def question_of(row: Mapping[str, Any], own: Sequence[str] = ()) -> str | None:
 def answers_of(row: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what counts as right, the gold answer first; none if the row has none, or hides it."""
     plan = plan_of(tuple(map(str, row)))
-    return _answer(row, plan, (), _choices(row, plan, plan.questions[:1], (), ())[0], Survey())[0]
+    choices, _ = _choices(row, plan, plan.questions[:1], (), ())
+    return right_answers(row, _candidates(row, plan, (), bool(choices)), choices, Survey())[0]
 
 
 def opening_of(row: Mapping[str, Any]) -> list[Message]:
     """Return the messages of a row's conversation before the question: its system message and earlier turns."""
     plan = plan_of(tuple(map(str, row)))
-    return _question(row, plan, ())[2] if plan.prompt else []
+    _, talk = _conversation(row, plan, bool(plan.prompt))
+    if talk is None or (talk.stated and not _agree(str(row.get("question") or talk.asked), talk.asked)):
+        return []
+    return [*talk.before]
 
 
 def without_rivals(row: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out what might be read as the question or the answer in place of the columns that were named."""
     plan = plan_of(tuple(map(str, row)))
-    rivals = {*plan.questions, *plan.weak, *plan.answers, *plan.indexes, *plan.targets, *plan.solutions}
+    rivals = {
+        *plan.questions,
+        *plan.weak,
+        *plan.answers,
+        *plan.other_answers,
+        *plan.indexes,
+        *plan.targets,
+        *plan.solutions,
+    }
     rivals |= {str(plan.body), str(plan.prompt)}
     return {name: value for name, value in row.items() if name in ("question", "answer") or name not in rivals}
 
@@ -410,14 +384,15 @@ def normalize_columns(
     if reading is None:
         held = row.get("question", row.get("problem", row.get("prompt")))
         if held is None and not plan_of(tuple(map(str, row))).questions:
-            raise Fault(f"no column 'question'; it has: {names_of(row)}; a row has {FORMS}, or {_CURE}")
+            raise Fault(f"no column 'question'; it has: {names_of(row)}; a row has {FORMS}, or {CURE}")
         raise Fault("the question is empty")
     if not reading.golds and not reading.plain:
         plan = plan_of(tuple(map(str, row)))
-        named = [*plan.answers, *plan.indexes, *plan.targets, *plan.solutions]
-        if not named and "reward_model" not in row and "extra_info" not in row:
-            raise Fault(f"no column 'answer'; it has: {names_of(row)}; a row has {FORMS}, or {_CURE}")
-        raise Fault(f"it names no answer: {', '.join(named) or 'reward_model'} is empty; leave such rows out")
+        named = [*plan.scores, *plan.answers, *plan.other_answers, *plan.indexes, *plan.targets, *plan.solutions]
+        named += [column for column in ("reward_model", "extra_info") if not named and column in row]
+        if not named:
+            raise Fault(f"no column 'answer'; it has: {names_of(row)}; a row has {FORMS}, or {CURE}")
+        raise Fault(f"it names no answer: {', '.join(named)} is empty; leave such rows out")
     size = len(reading.question) + sum(len(message["content"]) for message in reading.before)
     if size > MAX_OBSERVATION_CHARS:
         raise Fault(f"the question with its context has more than {MAX_OBSERVATION_CHARS:,} characters", size)
@@ -438,7 +413,8 @@ def _is_simple(row: Mapping[str, Any], own: tuple[str, ...]) -> bool:
     if type(asked) is not str or len(asked) > MAX_OBSERVATION_CHARS or asked[:1].strip() in ("{", ""):
         return False
     if type(right) is str:
-        return right[:1].strip() not in ("{", "?", "<", "")
+        worked = "####" not in right and ("\n" in right or "\\boxed" in right)
+        return right[:1].strip() not in ("{", "?", "<", "") and not worked
     return type(right) is int and abs(right) < 10**18
 
 

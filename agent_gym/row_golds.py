@@ -116,6 +116,9 @@ def _golds(value: Any, level: int) -> Iterator[str]:
     elif isinstance(value, Mapping):
         yield from _of_object(value, level)
     elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray) and level < _LEVELS:
+        lists = [isinstance(one, list | tuple) for one in value if one is not None]
+        if any(lists) and not all(lists):
+            raise Fault("the answer is a list of lists and other values, of which nothing says which one is right")
         for one in value:
             yield from _golds(one, level + 1)
     else:

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from agent_gym.errors import ConfigError, require
-from agent_gym.row_choices import Survey
+from agent_gym.row_choices import NeedsSurvey, Survey
 from agent_gym.row_columns import checked_columns, has_columns, listed, names_of, renamed
 from agent_gym.row_files import SUFFIXES, Broken, read_parts, read_with_broken, suffix_of, too_deep
-from agent_gym.row_forms import NeedsSurvey, normalize_columns, survey_row, unshown
+from agent_gym.row_forms import normalize_columns, unshown
 from agent_gym.row_golds import Fault
+from agent_gym.row_shown import oddities
 from agent_gym.row_splits import FolderSplits, find_files, split_of, split_word, stem_of
 
 Row = dict[str, Any]
@@ -31,6 +32,7 @@ Splits = Mapping[str, Sequence[Row]]
 Placed = Callable[[], Iterable[tuple[str, Any]]]
 """Starts a pass over rows, each with its place."""
 QUESTIONS = ("question", "answer")
+_MANY = 20  # rows
 _KINDS = 6  # reasons that a message lists
 _HIDDEN = ("it names no answer", "no column 'answer'")
 _SAID: set[str] = set()
@@ -89,11 +91,11 @@ class Rules(NamedTuple):
         """The roles whose columns were named."""
         return tuple(role for role, _ in self.columns)
 
-    def read(self, row: Any, survey: Survey | None, report: Report | None = None) -> Row:
-        """Read one row and check it; `Fault` or another `ConfigError` if it cannot be used."""
+    def read(self, row: Any, survey: Survey, report: Report | None = None) -> Row:
+        """Read one row and check it; `Fault` or another `ConfigError` if it cannot be used, `NeedsSurvey` as `read`."""
         if isinstance(row, Broken):
             raise Fault(row.reason)
-        if isinstance(row, Mapping) and self.columns:
+        if self.columns and isinstance(row, Mapping):
             row = renamed(row, dict(self.columns))
         read = self._as_question(row, survey, report) if set(QUESTIONS) & {*self.wanted} else row
         self._check_columns(read)
@@ -110,13 +112,17 @@ class Rules(NamedTuple):
             self.check(read)
         return read
 
-    def _as_question(self, row: Any, survey: Survey | None, report: Report | None) -> Row:
+    def _as_question(self, row: Any, survey: Survey, report: Report | None) -> Row:
         read, reading = normalize_columns(row, survey, self.own, self.fixed, self.judged)
         if report is not None:
             if reading.added:
                 report.added.update(reading.added)
             if others := unshown(row, reading, self.own):
                 report.unshown.update(others)
+            report.sizes[0 if reading.plain and type(row["answer"]) is str else len(reading.golds)] += 1
+            asked = read["question"]
+            if ("<" in asked or "[" in asked) and (odd := oddities(asked)):
+                report.odd.update(odd)
         return read
 
     def _check_columns(self, row: Any) -> None:
@@ -132,19 +138,29 @@ class Report:
     """What was met on the way through a data set."""
 
     rows: int = 0
-    faults: dict[str, list[Any]] = field(default_factory=dict)  # kind to how often, where first, and what stood there
+    faults: dict[str, list[Any]] = field(default_factory=dict)  # kind to how often, the first row, its place and value
     added: Counter[str] = field(default_factory=Counter)  # columns that became part of questions
     unshown: Counter[str] = field(default_factory=Counter)
+    sizes: Counter[int] = field(default_factory=Counter)  # of the right answers of rows
+    odd: Counter[str] = field(default_factory=Counter)  # of questions: `row_shown.oddities`
 
-    def fault(self, place: str, error: ConfigError) -> None:
-        """Count a row that cannot be used."""
+    def fault(self, place: str, error: ConfigError, number: int) -> None:
+        """Count a row that cannot be used, the `number`th of its split."""
         kind, value = (error.kind, error.value) if isinstance(error, Fault) else (str(error), "")
-        self.faults.setdefault(kind, [0, place, value])[0] += 1
+        count, first, *_ = self.faults.get(kind, [0, number])
+        shown = [number, place, value] if number <= first else self.faults[kind][1:]
+        self.faults[kind] = [count + 1, *shown]
 
     @property
     def bad(self) -> int:
         """How many rows cannot be used."""
         return sum(count for count, *_ in self.faults.values())
+
+    @property
+    def alike(self) -> int | None:
+        """How many answers each row has, if all have as many and these may be choices of which one is right."""
+        size = next(iter(self.sizes), 0) if len(self.sizes) == 1 else 0
+        return size if size > 2 and self.sizes[size] >= _MANY else None
 
     @property
     def hides_answers(self) -> bool:
@@ -156,7 +172,7 @@ class Report:
         order = sorted(self.faults.items(), key=lambda one: -one[1][0])
         lines = [
             f"{place}: {kind}{f': {value}' if value else ''}{f' (and {count - 1:,} more rows)' if count > 1 else ''}"
-            for kind, (count, place, value) in order[:_KINDS]
+            for kind, (count, _, place, value) in order[:_KINDS]
         ]
         more = f"; and {len(order) - _KINDS} more reasons" if len(order) > _KINDS else ""
         return "; ".join(lines) + more
@@ -296,35 +312,42 @@ def read_sources(sources: Mapping[str, Placed], rules: Rules, name: str) -> dict
     Raises:
         ConfigError: for rows that cannot be used, unless `skip_bad`, and if none is left.
     """
-    survey: Survey | None = None
-    try:
-        found = {split: _read(placed, rules, survey) for split, placed in sources.items()}
-    except NeedsSurvey:
-        survey = _survey(sources, rules)
-        found = {split: _read(placed, rules, survey) for split, placed in sources.items()}
-    kept = settle({split: report for split, (_, report) in found.items()}, rules, name, survey)
+    survey = Survey(open=True)
+    found = {split: _read(placed, rules, survey) for split, placed in sources.items()}
+    survey.open = False
+    for rows, report, later in found.values():
+        _read_later(rows, report, later, rules, survey)
+    kept = settle({split: report for split, (_, report, _) in found.items()}, rules, name, survey)
     return {split: found[split][0] for split in kept}
 
 
-def _survey(sources: Mapping[str, Placed], rules: Rules) -> Survey:
-    survey = Survey()
-    for placed in sources.values():
-        for _, row in placed():
-            if isinstance(row, Mapping) and has_columns(row, dict(rules.columns)):
-                row = renamed(row, dict(rules.columns))
-            survey_row(survey, row, rules.own, rules.fixed)
-    return survey
+_Later = list[tuple[int, int, str, Any]]  # rows whose answers follow from all: index, number, place, and the row
 
 
-def _read(placed: Placed, rules: Rules, survey: Survey | None) -> tuple[ReadRows, Report]:
-    rows, report = ReadRows(), Report()
-    for place, row in placed():
+def _read(placed: Placed, rules: Rules, survey: Survey) -> tuple[ReadRows, Report, _Later]:
+    rows, report, later = ReadRows(), Report(), _Later()
+    for number, (place, row) in enumerate(placed()):
         report.rows += 1
         try:
             rows.append(rules.read(row, survey, report))
+        except NeedsSurvey:
+            later.append((len(rows), number, place, row))
+            rows.append(row)
         except ConfigError as error:
-            report.fault(place, error)
-    return rows, report
+            report.fault(place, error, number)
+    return rows, report, later
+
+
+def _read_later(rows: ReadRows, report: Report, later: _Later, rules: Rules, survey: Survey) -> None:
+    bad = set[int]()
+    for index, number, place, row in later:
+        try:
+            rows[index] = rules.read(row, survey, report)
+        except ConfigError as error:
+            report.fault(place, error, number)
+            bad.add(index)
+    if bad:
+        rows[:] = [row for index, row in enumerate(rows) if index not in bad]
 
 
 def settle(reports: Mapping[str, Report], rules: Rules, name: str, survey: Survey | None = None) -> list[str]:
@@ -340,8 +363,10 @@ def settle(reports: Mapping[str, Report], rules: Rules, name: str, survey: Surve
         total.rows += report.rows
         total.added.update(report.added)
         total.unshown.update(report.unshown)
-        for kind, (count, place, value) in report.faults.items():
-            total.faults.setdefault(kind, [0, place, value])[0] += count
+        total.odd.update(report.odd)
+        total.sizes.update(report.sizes)
+        for kind, (count, *first) in report.faults.items():
+            total.faults.setdefault(kind, [0, *first])[0] += count
     if total.faults and not rules.skip_bad:
         raise total.error()
     if empty := [split for split, report in kept.items() if report.rows == report.bad]:
@@ -350,10 +375,17 @@ def settle(reports: Mapping[str, Report], rules: Rules, name: str, survey: Surve
     lines = [f"split {split} is left out, since it hides its answers" for split in hidden]
     if total.added:
         lines.append(f"the question shows {listed(total.added)}")
-    if survey is not None and survey.used:
+    if survey and survey.used:
         lines.append(f"the answer is {', or '.join(sorted(survey.used))}")
+    if survey and survey.always:
+        lines.append(f"the right choice is number {survey.always} in each row, so that this letter is always right")
+    if alike := total.alike:
+        lines.append(
+            f"each row has {alike} answers, and any of them is right; if they are choices, name them in columns"
+        )
     if total.unshown:
         lines.append(f"columns not shown: {listed(total.unshown)}")
+    lines += [f"{count:,} questions {odd}" for odd, count in total.odd.items()]
     if total.faults:
         lines.append(f"{total.bad:,} of {total.rows:,} rows are left out: {total.reasons()}")
     if lines:
@@ -408,18 +440,16 @@ def _load_hub(name: str, rules: Rules, config: str | None) -> Splits:
 def _mapped(splits: Mapping[str, Any], rules: Rules, name: str) -> dict[str, Sequence[Row]]:
     """Check all rows of data sets of `datasets`, which stay where they are."""
     sources = {split: functools.partial(_batches, rows, f"{name}, split {split}") for split, rows in splits.items()}
-    survey: Survey | None = None
-    try:
-        found = {split: _places(placed, rules, survey) for split, placed in sources.items()}
-    except NeedsSurvey:
-        survey = _survey(sources, rules)
-        found = {split: _places(placed, rules, survey) for split, placed in sources.items()}
-    reports = {split: report for split, (_, _, report) in found.items()}
+    survey = Survey(open=True)
+    found = {split: _places(placed, rules, survey) for split, placed in sources.items()}
+    survey.open = False
     read: dict[str, Sequence[Row]] = {}
-    for split in settle(reports, rules, name, survey):
-        kept, changed, report = found[split]
-        rows = splits[split].select(kept) if report.bad else splits[split]
-        read[split] = MappedRows(rows, rules, survey or Survey()) if changed else rows
+    for split, (_, _, report, later) in found.items():
+        _places_later(splits[split], f"{name}, split {split}", later, report, rules, survey)
+    for split in settle({split: report for split, (_, _, report, _) in found.items()}, rules, name, survey):
+        kept, changed, report, later = found[split]
+        rows = splits[split].select(sorted([*kept, *later])) if report.bad else splits[split]
+        read[split] = MappedRows(rows, rules, survey) if changed or later else rows
     return read
 
 
@@ -434,15 +464,29 @@ def _batches(rows: Any, place: str) -> Iterator[tuple[str, Any]]:
             bar.update(len(batch))
 
 
-def _places(placed: Placed, rules: Rules, survey: Survey | None) -> tuple[list[int], bool, Report]:
-    """Return the numbers of the rows that can be used, and whether any of them has to be brought into the columns."""
-    kept, changed, report = list[int](), False, Report()
+def _places(placed: Placed, rules: Rules, survey: Survey) -> tuple[list[int], bool, Report, list[int]]:
+    """Check rows: the numbers of the good ones, whether any is changed, the report, and those that follow from all."""
+    kept, changed, report, later = list[int](), False, Report(), list[int]()
     for number, (place, row) in enumerate(placed()):
         report.rows += 1
         try:
             changed |= rules.read(row, survey, report) is not row
+        except NeedsSurvey:
+            later.append(number)
+            continue
         except ConfigError as error:
-            report.fault(place, error)
+            report.fault(place, error, number)
             continue
         kept.append(number)
-    return kept, changed, report
+    return kept, changed, report, later
+
+
+def _places_later(rows: Any, name: str, later: list[int], report: Report, rules: Rules, survey: Survey) -> None:
+    """Check the rows whose answers follow from all rows, and leave in `later` the good ones."""
+    numbers = [*later]
+    for number, (_, row) in zip(numbers, _batches(rows.select(numbers), name) if numbers else (), strict=True):
+        try:
+            rules.read(row, survey, report)
+        except ConfigError as error:
+            report.fault(f"{name}, row {number}", error, number)
+            later.remove(number)

@@ -7,8 +7,9 @@ text and are refused. What other programs write around a question is taken off, 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent_gym.row_golds import Fault, is_number, object_of, plain_name
 
@@ -25,6 +26,10 @@ _TITLES = ("title", "name", "wikititle")
 _TEXTS = ("text", "paragraphtext", "passagetext", "paragraph", "passage", "sentences", "content", "contents", "snippet",
           "body", "contexts")  # fmt: skip
 _LEVELS = 6
+_IMAGE = re.compile(r"<(?:image|img)[ _]?\d*>|<\|(?:image|vision_start)[^|>]*\|>|\[IMAGE\]|!\[[^\]]*\]\(")
+_MARK = re.compile(
+    r"<\|(?:im_start|im_end|start_header_id|eot_id|endoftext|user|assistant|system)\|>|\[/?INST\]|<start_of_turn>"
+)
 _FRAMES = (  # what stands before and behind a question in a prompt
     (
         "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
@@ -67,7 +72,48 @@ def _shows_image(part: Mapping[str, Any]) -> bool:
     return any(word in str(part.get("type")) for word in ("image", "audio", "video")) or "image" in part
 
 
-def messages_of(value: Any) -> list[Message] | None:
+class PromptTurns(NamedTuple):
+    """A prompt: what is asked last, the messages before it, and the turn of the assistant after it, "" for none."""
+
+    before: tuple[Message, ...]
+    asked: str
+    stated: str
+
+
+def conversation_of(value: Any) -> PromptTurns | None:
+    """Return the conversation of a prompt, a text or messages; None for an empty one.
+
+    Raises:
+        Fault: as `_messages`, and if nothing is asked.
+    """
+    messages = _messages(value)
+    if messages is None:
+        text = text_of(value, "prompt") if isinstance(value, str) else ""
+        return PromptTurns((), text, "") if text else None
+    stated = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
+    if not messages or messages[-1]["role"] != "user":
+        raise Fault("the prompt has no turn of the user at its end, so that nothing is asked")
+    return PromptTurns(tuple(messages[:-1]), messages[-1]["content"], stated)
+
+
+def completion_of(value: Any) -> str:
+    """Return the turn of the assistant that a conversation ends with, as in data for SFT; "" for none."""
+    try:
+        talk = conversation_of(value) if has_roles(value) else None
+    except Fault:
+        return ""
+    return talk.stated if talk else ""
+
+
+def has_roles(value: Any) -> bool:
+    """Whether a value is a list of messages, or a text that holds such a list as JSON."""
+    if isinstance(value, str):
+        return value.lstrip().startswith("[{")
+    first = value[0] if isinstance(value, Sequence) and not isinstance(value, bytes) and value else None
+    return isinstance(first, Mapping) and bool(first.get("role") or first.get("from"))
+
+
+def _messages(value: Any) -> list[Message] | None:
     """Return the messages of a conversation: `role` and `content`, or ShareGPT's `from` and `value`; None for no list.
 
     Raises:
@@ -93,8 +139,6 @@ def messages_of(value: Any) -> list[Message] | None:
         if not text:
             raise Fault("the prompt holds a message without a text")
         messages.append({"role": _ROLES[role], "content": text})
-    if messages[-1]["role"] != "user":
-        raise Fault("the prompt ends with a turn of the assistant, so that nothing is asked")
     return messages
 
 
@@ -105,6 +149,16 @@ def unframed(prompt: str) -> str:
             inside = prompt.removeprefix(before).rpartition(behind)[0]
             return inside.rpartition("Question: ")[2]
     return prompt
+
+
+def oddities(question: str) -> list[str]:
+    """Return the peculiarities of a question that its author has to know: images, and marks of a chat template."""
+    found = []
+    if _IMAGE.search(question):
+        found.append("name an image, which is not shown")
+    if mark := _MARK.search(question):
+        found.append(f"hold marks of a chat template, such as {mark[0]}")
+    return found
 
 
 def context_of(value: Any) -> str:

@@ -70,7 +70,7 @@ def test_rows_are_read_once_and_again_after_a_change(tmp_path: Path, in_folder: 
         ("a.jsonl", '{"question": "q", "answer": "a"}\n{"question": "q"}\n', ["line 2", "'answer'", "question"]),
         ("a.jsonl", '{"question": "q", "answer": "a"}\n{"question": \n', ["line 2", "not valid JSON"]),
         ("a.jsonl", "[1, 2]\n", ["line 1", "must be an object"]),
-        ("a.json", '{"question": "q", "answer": "a"}', ["no list of rows", "ends in .jsonl"]),
+        ("a.json", '{"topic": "q", "answer": "a"}', ["no list of rows", "ends in .jsonl"]),
         ("a.json", '{"question": "q",\n "answer": "a"}\n{"question": "q"}', ["Extra data", ".jsonl"]),
         ("a.json", "[]", ["no rows"]),
         ("a.parquet", "not parquet", ["cannot be read"]),

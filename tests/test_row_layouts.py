@@ -11,6 +11,7 @@ import pytest
 
 import agent_gym
 from agent_gym import ConfigError, QuestionEnv
+from agent_gym.data import load_splits
 from agent_gym.row_reader import read_given, rules_of
 
 ABCD = "\n\nA. w\nB. x\nC. y\nD. z"
@@ -56,6 +57,28 @@ LAYOUTS: list[tuple[str, list[dict[str, Any]], str, Any]] = [  # name, rows, que
     ("commonsenseqa", [{"question": "q?", "question_concept": "c", "choices": CHOICES, "answerKey": "A"}],
      f"q?{ABCD}", ["A", "w"]),
     ("sciq", [{"question": "q?", "distractor1": "y", "correct_answer": "w", "support": "P."}], "P.\n\nq?", "w"),
+    ("reclor", [{"context": "P.", "question": "q?", "answers": [*"wxyz"], "label": n} for n in (2, 0)],
+     f"P.\n\nq?{ABCD}", ["C", "y"]),
+    ("quail", [{"context": "P.", "question": "q?", "answers": [*"wxyz"], "correct_answer_id": n} for n in (1, 0)],
+     f"P.\n\nq?{ABCD}", ["B", "x"]),
+    ("big-bench", [{"input": "q?", "target_scores": {"yes": 1, "no": 0}, "target": "Yes. " * 60}],
+     "q?\n\nA. yes\nB. no", ["A", "yes"]),
+    ("truthfulqa mc", [{"question": "q?", "mc1_targets": {"choices": [*"wxyz"], "labels": [0, 0, 1, 0]}}],
+     f"q?{ABCD}", ["C", "y"]),
+    ("truthfulqa", [{"Question": "q?", "Best Answer": "x", "Correct Answers": "w; x; y", "Incorrect Answers": "z"}],
+     "q?", ["x", "w", "y"]),
+    ("evals", [{"input": [{"role": "system", "content": "s"}, {"role": "user", "content": "q?"}], "ideal": ["3"]}],
+     "q?", "3"),
+    ("chat for sft", [{"messages": [{"role": "user", "content": "q?"},
+                                    {"role": "assistant", "content": "1+2\n#### 3"}]}], "q?", "3"),
+    ("sharegpt with a box", [{"conversations": [{"from": "human", "value": "q?"},
+                              {"from": "gpt", "value": r"so $\boxed{3}$"}]}], "q?", "3"),
+    ("calc-x", [{"question": "q?", "chain": "<g>", "result": "5", "extra_info": {"ground_truth": "5"}}], "q?", "5"),
+    ("hybridqa", [{"question_id": "a", "question": "q?", "answer-text": "w"}], "q?", "w"),
+    ("model solutions", [{"question": "q?", "ground_truth": "1+2=3\nA: 3"}], "q?", "3"),
+    ("math with its solution as the answer", [{"question": "q?", "answer": r"It is $x=\boxed{7}$."}], "q?", "7"),
+    ("sat in a line", [{"question": "q?", "options": "A) $f(1)=2$ B) 3 C) 4 D) 5", "Answer": "B"}],
+     "q?\n\nA. $f(1)=2$\nB. 3\nC. 4\nD. 5", ["B", "3"]),
     ("medqa", [{"question": "q?", "options": dict(zip("ABCD", "wxyz", strict=True)), "answer": "x", "answer_idx": "B"}],
      f"q?{ABCD}", ["B", "x"]),
     ("medmcqa", [{"question": "q?", **four("op", "abcd"), "cop": n, "exp": "e"} for n in (1, 0)],
@@ -192,8 +215,17 @@ def test_a_row_is_read_as_its_data_set_means_it(rows: list[dict[str, Any]], ques
         ({"text": "q", "answer": "a"}, "no column 'question'; it has: text, answer"),
         ({"question": "q", "reply": "a"}, "no column 'answer'; it has: question, reply"),
         ({"question": "q", "response": "first\nthen"}, "states no answer"),
-        ({"prompt": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "answer": "a"},
-         "ends with a turn of the assistant"),
+        ({"prompt": [{"role": "assistant", "content": "q"}], "answer": "a"}, "so that nothing is asked"),
+        ({"prompt": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a\nc"}]}, "states no answer"),
+        ({"question": "q", "prompt": [{"role": "user", "content": "p"}], "answer": "a"}, "ask different things"),
+        ({"prompt": [{"role": "user", "content": "p"}], "extra_info": {"question": "q", "answer": "a"}},
+         "extra_info and prompt ask different things"),
+        ({"question": "q", "answer": ["Hartland", [4, 2], "/wiki"]}, "a list of lists and other values"),
+        ({"question": "q", "answer": "So it is\n" + "and so on " * 30}, "worked out and states no answer"),
+        ({"question": "q", "final_answer": ["1", "2"], "is_multiple_answer": True}, "several parts"),
+        ({"question": "q", "answer": ["1", "2"], "answer_type": "multi-span"}, "several parts"),
+        ({"input": "q", "target_scores": {"yes": 1, "no": 1}}, "several choices"),
+        ({"question": "q", "extra_info": {"index": 3}}, "extra_info is empty"),
         ({"prompt": [{"role": "tool", "content": "q"}], "answer": "a"}, "'tool' or of tools"),
         ({"prompt": [{"role": "user", "content": [{"type": "image_url"}]}], "answer": "a"}, "holds an image"),
         ({"prompt": ["q"], "answer": "a"}, "no message with a role"),
@@ -292,3 +324,77 @@ def test_other_trainers_get_the_conversation_too(tmp_path: Path) -> None:
     assert opening[0]["content"].startswith("Answer in French.") and opening[1:] == CHAT[1:]
     with pytest.raises(ConfigError, match="row 0 of split 'train': prompt is 'text'"):
         FromTRL(object, [{"prompt": "text"}], reward_func=lambda **_: [0.0])
+
+
+def test_a_verl_row_keeps_its_system_message_and_earlier_turns() -> None:
+    """`extra_info.question` asks; the prompt around it opens the episode."""
+    prompt = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "What is 1+1?"},
+        {"role": "assistant", "content": "2"},
+        {"role": "user", "content": "What is 2+2? Put it in a box."},
+    ]
+    row = {"prompt": prompt, "extra_info": {"question": "What is 2+2?", "answer": "4"}}
+    chosen = {**row, "choices": ["w", "y"], "extra_info": {"question": "What is 2+2?", "answer": "A"}}
+    for one in (row, chosen):
+        opening = QuestionEnv([one]).reset(seed=0)[1]["messages"]
+        assert [message["content"] for message in opening[:-1]] == ["Be brief.", "What is 1+1?", "2"]
+        assert opening[-1]["content"].startswith("What is 2+2?") and "box" not in opening[-1]["content"]
+
+
+def test_several_columns_of_answers_and_choices_are_several() -> None:
+    rows = [{"q": "q?", "a1": "w", "a2": "", "o1": "w", "o2": "v"}]
+    (row,) = read_given(rows, rules_of({"question": "q", "answer": "a1+a2", "choices": "o1+o2"}), "x")["train"]
+    assert (row["question"], row["answer"]) == ("q?\n\nA. w\nB. v", ["A", "w"])
+    (row,) = read_given([{"q": "q?", "a1": "w", "a2": "v"}], rules_of({"question": "q", "answer": "a1+a2"}), "x")[
+        "train"
+    ]
+    assert row["answer"] == ["w", "v"]
+
+
+def test_numbers_of_choices_are_counted_over_all_rows_wherever_the_first_is() -> None:
+    """The rows before the first 0 or the last number are read again when all are known, and keep their places."""
+    choices = [*"wxyz"]
+    rows = [{"question": f"q{n}", "choices": choices, "answer": n} for n in (1, 2, "B", 3, 0, 2)]
+    read = read_given(rows, rules_of(), "x")["train"]
+    assert [row["answer"][0] for row in read] == [*"BCBDAC"]
+    from_one = [{"question": f"q{n}", "choices": choices, "answer": n} for n in (1, 2, "B", 3, 4, 9)]
+    with pytest.raises(ConfigError, match="row 5: .*counted from 1: 9"):
+        read_given(from_one, rules_of(), "x")
+    kept = read_given(from_one, rules_of(skip_bad=True), "x")["train"]
+    assert [row["answer"][0] for row in kept] == [*"ABBCD"]
+
+
+def test_facts_about_all_rows_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    def said(rows: list[dict[str, Any]], name: str) -> str:
+        read_given(rows, rules_of(), name)
+        return capsys.readouterr().err
+
+    first = [{"question": f"q{n}", "target_scores": {"w": 1, f"x{n}": 0}} for n in range(20)]
+    assert "the right choice is number 1 in each row" in said(first, "first")
+    mixed = [{"question": f"q{n}", "choices": ["w", "x"], "answer": "AB"[n % 2]} for n in range(20)]
+    assert "right choice is number" not in said(mixed, "mixed")
+    options = [{"question": f"q{n}", "answers": [f"{n}{mark}" for mark in "abcd"]} for n in range(20)]
+    assert "each row has 4 answers, and any of them is right" in said(options, "options")
+    aliases = [{"question": f"q{n}", "answers": [f"{n}{mark}" for mark in "abcd"[: 1 + n % 4]]} for n in range(20)]
+    assert "any of them is right" not in said(aliases, "aliases")
+    odd = [{"question": "Look: <image 1>", "answer": "a"}, {"question": "<|im_start|>user\nq", "answer": "a"}]
+    shown = said(odd, "odd")
+    assert "1 questions name an image" in shown and "chat template, such as <|im_start|>" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "first"),
+    [
+        ("1.json", {"problem": "q?", "level": "Level 3", "solution": r"so \boxed{3}"}, ("q?", "3")),
+        ("ori_pqal.json", {"21": {"QUESTION": "q?", "CONTEXTS": ["P."], "final_decision": "yes"}}, ("P.\n\nq?", "yes")),
+        ("drop.json", {"nfl_1": {"passage": "P.", "qa_pairs": [
+            {"question": "q?", "answer": {"number": "3", "date": NO_DATE, "spans": []}}]}}, ("P.\n\nq?", "3")),
+        ("mmlu_dev.csv", 'How many legs has it?,"w, v",x,y,z,B\nAnd how many eyes?,w,x,y,z,D\n',
+         ("How many legs has it?\n\nA. w, v\nB. x\nC. y\nD. z", ["B", "x"])),
+    ],
+)  # fmt: skip
+def test_a_file_of_another_shape_is_read_as_rows(tmp_path: Path, name: str, content: Any, first: Any) -> None:
+    (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    (row, *_) = next(iter(load_splits(tmp_path / name).values()))
+    assert (row["question"], row["answer"]) == first
