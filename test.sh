@@ -31,6 +31,7 @@ case ${1:-} in
     "$bin/mypy" || failed=1
     "$bin/lint-imports" --no-logo || failed=1
     "$bin/shellcheck" ./*.sh benchmarks/*.sh tests/*.sh examples/cluster/*.sh .ci/run .ci/commit-msg || failed=1
+    "$bin/python" tests/test_rings.py
     exit "$failed"
     ;;
   --slow)

@@ -352,9 +352,7 @@ def _end(template: Template, parser: NativeParser, written: Written) -> str:
     last = max(filter(text.endswith, template.special), key=len, default="")
     if not last or last in template.ends:
         return ""
-    calls = parser.for_tools(_TOOLS).parse(
-        text.removesuffix(last)
-    )  # a token that every call needs is a part of it
+    calls = parser.for_tools(_TOOLS).parse(text.removesuffix(last))  # a token that every call needs is a part of it
     return last if [(one.name, one.error) for one in calls][-1:] == [(_NAME, None)] else ""
 
 

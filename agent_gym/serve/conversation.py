@@ -108,9 +108,7 @@ class Conversation:
         *before, question = info["messages"]
         self._opening = str(question["content"])
         stop, task_id = tuple(info["stop"]), info["task_id"]
-        self._episode = LiveEpisode(
-            self._spec, messages=before, tools=info["tools"], stop=stop, task_id=task_id
-        )
+        self._episode = LiveEpisode(self._spec, messages=before, tools=info["tools"], stop=stop, task_id=task_id)
         self._answers: list[Message] = []  # of the world, to the policy's last turn
         self._words: list[Message] = []  # of the person, after these
         self._over = False
