@@ -111,7 +111,7 @@ def speedrun(argv: Sequence[str]) -> int:
     parser = Parser("speedrun", speedrun.__doc__)
     parser.flag(
         "--preset",
-        "with a tiny model made on the spot, minutes on two cores, with controls: bisect, bisect512, to search; bargain, "
+        "with a tiny model made on the spot, minutes on two cores, controls: bisect, bisect512, to search; bargain, "
         "to wait; support, to keep rules; webshop, to shop; alfworld, to find things; cpu, to calculate; retool, to "
         "run programs; maze, with a model that reads images; hotpotqa, to look up; smollm2: as bisect with "
         "SmolLM2-135M (agent-gym prepare smollm2); zero: sums, with SmolLM2-135M as it is published; "
