@@ -60,6 +60,7 @@ def test_both_sides_of_the_rollout_benchmark_do_the_same_work(tmp_path):
         pytest.param("algorithms.py --seeds 0 --only gigpo 'grpo, no mask'", "results", "| gigpo |", marks=VLLM),
         pytest.param("collapse.py --rates 1e-3", "results", "the reward never fell for good", marks=VLLM),
         pytest.param("gpu.py --size tiny --device cpu", "measurements", "times TRL's", marks=VLLM),
+        pytest.param("gpu_learning.py --cpu", "results", "after minus before, greedy", marks=VLLM),
         pytest.param("engine_process.py", "rows", "own process times", marks=VLLM),
         pytest.param("weight_transfer.py", "rows", "broadcast, float32", marks=VLLM),
         pytest.param("summaries.py --seeds 0 --only 'summarize, masked'", "results", "masked |", marks=VLLM),

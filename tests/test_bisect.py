@@ -77,7 +77,7 @@ def test_no_number_of_commits_is_in_two_splits() -> None:
 
 def test_what_it_does_not_take_is_named() -> None:
     env = BisectEnv()
-    with pytest.raises(ConfigError, match="no style 'fast'; known: default, newest"):
+    with pytest.raises(ConfigError, match="no style 'fast'; known: default, newest, anywhere"):
         env.expert_action("fast")
     for task in ((20, 21), (20, 0), (1, 1), "8", (15, True)):
         with pytest.raises(ConfigError, match="a task"):
@@ -86,3 +86,24 @@ def test_what_it_does_not_take_is_named() -> None:
         BisectEnv(size=8)
     with pytest.raises(ConfigError, match="rendering is 'line'; allowed: chat, inline"):
         BisectEnv(rendering="line")
+
+
+def test_few_tasks_of_each_number_of_commits_are_64_prompts_and_leave_the_default_alone() -> None:
+    usual, few = BisectEnv().tasks, BisectEnv(size=512, bad_commits=3).tasks
+    assert usual["test"] == [(n, bad) for n in (18, 22, 26, 30) for bad in range(1, n + 1)]
+    assert len(usual["train"]) == 20 * len(set(usual["train"]))
+    counts = {split: {n for n, _ in tasks} for split, tasks in few.items()}
+    assert len(counts["test"]) == 64 and len(few["test"]) == 192 == len(set(few["test"]))
+    assert not counts["train"] & counts["test"] and not counts["train"] & counts["validation"]
+    assert all(1 <= bad <= n for tasks in few.values() for n, bad in tasks[:500])
+    # The first tasks of training are of many numbers of commits, and each is there once.
+    assert len({n for n, _ in few["train"][:500]}) > 100 and len(few["train"]) == len(set(few["train"]))
+    assert BisectEnv(size=512, bad_commits=3).tasks["test"] == few["test"]
+    with pytest.raises(ConfigError, match="bad_commits is 0"):
+        BisectEnv(bad_commits=0)
+
+
+def test_to_test_any_commit_finds_a_third_of_512() -> None:
+    env = BisectEnv(size=512, bad_commits=3)
+    lucky = [found(env, i, "anywhere", seed) for seed, i in itertools.product(range(2), range(192))]
+    assert sum(lucky) / len(lucky) == pytest.approx(0.316, abs=0.075)  # three standard errors

@@ -20,7 +20,7 @@ from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate.report import align
 from agent_gym.registry import entries, resolve_env_id
 
-_PRESETS = "cpu gpu alfworld bargain bisect hotpotqa maze retool smollm2 support webshop zero".split()
+_PRESETS = "cpu gpu alfworld bargain bisect bisect512 hotpotqa maze retool smollm2 support webshop zero".split()
 """The names in speedrun/presets.toml, which are read after the arguments."""
 _SCRIPTS = {
     "bash": """\
@@ -111,7 +111,7 @@ def speedrun(argv: Sequence[str]) -> int:
     parser = CommandParser("speedrun", speedrun.__doc__)
     parser.flag(
         "--preset",
-        "with a tiny model made on the spot, minutes on two cores, with controls: bisect, learning to search; bargain, "
+        "with a tiny model made on the spot, minutes on two cores, controls: bisect, bisect512, to search; bargain, "
         "to wait; support, to keep rules; webshop, to shop; alfworld, to find things; cpu, to calculate; retool, to "
         "run programs; maze, with a model that reads images; hotpotqa, to look up; smollm2: as bisect with "
         "SmolLM2-135M (agent-gym prepare smollm2); zero: sums, with SmolLM2-135M as it is published; "
