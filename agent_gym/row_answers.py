@@ -40,7 +40,7 @@ def right_answers(
     Args:
         row: the row as it is.
         candidates: its columns, the first one first.
-        choices: those that the question shows.
+        choices: the ones that the question shows.
         survey: of all rows of the data set.
 
     Raises:

@@ -1,6 +1,6 @@
 """Multiple choice: the choices of a row in the forms of data sets, as they are shown, and the choice that is right.
 
-The gold answer may be a letter, a label, the text of a choice, or its number, from 0 or from 1. What it is follows from
+The gold answer may be a letter, a label, the text of a choice, or its number, from 0 or from 1. Its form follows from
 all rows of a data set (`Survey`), since one row often leaves two readings; where all rows do, it is refused. Letter and
 text of the right choice are both right.
 """
@@ -42,7 +42,7 @@ class Choice(NamedTuple):
 
 @dataclass
 class Survey:
-    """What all rows of a data set say about answers that are numbers.
+    """The facts of all rows of a data set about answers that are numbers.
 
     It is open while the rows are read for the first time, and takes account of each.
     """
@@ -213,7 +213,7 @@ def _text(value: Any) -> str:
 
 
 def _of_text(text: str) -> Any:
-    """Read a list or an object that a cell holds as JSON or in Python's spelling, or choices behind their labels."""
+    """Read a list or an object that a cell holds as JSON or in Python's spelling, or choices after their labels."""
     stripped = text.strip()
     if stripped[:1] in "[{" and stripped and len(stripped) < 100_000:
         for read in (json.loads, ast.literal_eval):
@@ -297,7 +297,7 @@ def right_choice(value: Any, choices: Sequence[Choice], survey: Survey, *, index
             raise Fault("the answer is none of the choices", value)
         return () if alone is None else (alone.label, alone.text) if alone.label != alone.text else (alone.text,)
     values: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
-    if len(values) == 2 and Choice(*map(str, values)) in choices:  # what this function returned
+    if len(values) == 2 and Choice(*map(str, values)) in choices:  # results of this function
         return tuple(map(str, values))
     if isinstance(value, Mapping | bool):
         values = golds(value)

@@ -14,7 +14,7 @@ from agent_gym.row_shown import text_of
 
 _MOST, _LONGEST = 20, 40
 ROLES = ("question", "answer", "choices", "context")
-"""What `columns` can name."""
+"""The keys of `columns`."""
 
 
 def renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def renamed(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any
     named by dots, as "extra_info.answer".
 
     Raises:
-        Fault: if there is no such column.
+        Fault: if the column is missing.
     """
     found, taken = dict[str, Any](), set[str]()
     for role, source in columns.items():

@@ -1,8 +1,8 @@
 """Files of rows, each row with its place: JSON lines, JSON, CSV, TSV, Parquet and Arrow, also compressed by gzip.
 
-Rows are read as a stream, since a file can be larger than the memory; a JSON file is one where it holds a list. A
-file may come from anybody: each of its faults is a `ConfigError` that names the file and, where there is one, the line.
-What a column means is left to row_forms.py, which split a file is to row_splits.py.
+Rows are read as a stream, since a file can be larger than the memory; a JSON file is one where it holds a list. A file
+may come from anybody: each of its faults is a `ConfigError` that names the file and, where there is one, the line.
+row_forms.py decides the meaning of a column, row_splits.py the split of a file.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def read_parts(path: Path) -> Mapping[str, Sequence[Any]] | None:
                 return None
         whole = _whole(path)
     except (OSError, EOFError, ValueError):
-        return None  # `read_rows` says what is wrong
+        return None  # `read_rows` names the fault
     lists = {str(key): part for key, part in whole.items() if isinstance(part, list)} if isinstance(whole, dict) else {}
     return lists if lists and all(map(split_word, lists)) else None
 
@@ -324,7 +324,7 @@ def _parquet(path: Path) -> Placed:
 
 
 def _arrow(path: Path) -> Placed:
-    """Read what `datasets` keeps in its cache and `save_to_disk` writes: Arrow's stream, or its file."""
+    """Read the files of the cache of `datasets` and of `save_to_disk`: Arrow's stream, or its file."""
     require("pyarrow", "train")
     import pyarrow
 

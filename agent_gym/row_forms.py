@@ -69,7 +69,7 @@ _INDEXES = ("answerkey", "answeridx", "answerindex", "answerlabel", "answerlette
 _SCORES = ("targetscores", "mc1targets")  # BIG-bench and TruthfulQA: each choice with its score
 _TARGETS = ("target", "targets", "output", "completion", "response", "result")
 _SOLUTIONS = ("solution", "solutions")
-# They say where a row is from or what kind it is, which environments tell otherwise.
+# They give a row's source or kind, which environments tell otherwise.
 _FACTS = re.compile(
     r"(.*_?id|idx|index|uuid|key|type|level|kind|category|subject|topic|split|difficulty|source|data_source|dataset|url|"
     r"ability|agent_name|program|call|world|language)",
@@ -78,12 +78,12 @@ _FACTS = re.compile(
 
 
 class Plan(NamedTuple):
-    """Which of some columns are candidates for what, the first one first."""
+    """The candidate columns for each meaning, the first one first."""
 
     questions: tuple[str, ...]
-    body: str | None  # what stands before a question, as in SVAMP
+    body: str | None  # text before a question, as in SVAMP
     prompt: str | None
-    weak: tuple[str, ...]  # questions only where there are no others
+    weak: tuple[str, ...]  # questions only without others
     answers: tuple[str, ...]
     other_answers: tuple[str, ...]
     indexes: tuple[str, ...]
@@ -97,13 +97,13 @@ class Plan(NamedTuple):
 
 @lru_cache(maxsize=256)
 def plan_of(columns: tuple[str, ...]) -> Plan:
-    """Return what the names of columns leave open."""
+    """Return the decisions that names of columns leave open."""
     plain: dict[str, list[str]] = {}
     for column in columns:
         plain.setdefault(plain_name(column), []).append(column)
 
     def named(words: Sequence[str]) -> tuple[str, ...]:
-        # The name itself before its other spellings: of a row that was read, `question` is what is asked.
+        # The name itself before its other spellings: of a row that was read, `question` is the question.
         return tuple(one for word in words for one in sorted(plain.get(word, ()), key=lambda column: column != word))
 
     choices = choice_columns(columns)
@@ -140,8 +140,8 @@ def read(
 
     Args:
         row: with columns in any of the forms.
-        survey: of all rows of the data set; None stands for a closed one of no rows.
-        own: columns that the environment itself reads, so that they are no part of the question.
+        survey: of all rows of the data set; None means a closed one of no rows.
+        own: columns that the environment itself reads, so that they are not a part of the question.
         fixed: roles that were named, so that only the column of that name counts.
         judged: whether texts are compared with the answer; if not, `answer` may hold anything.
 
@@ -182,7 +182,7 @@ def read(
 
 
 def _is_plain(row: Mapping[str, Any], found: tuple[str, ...], answered: Sequence[str], chosen: bool) -> bool:
-    """Whether the column `answer` of the row says just what is right."""
+    """Whether the column `answer` of the row states just the right answer."""
     if answered[:1] != ["answer"]:
         return False
     held = row["answer"]
@@ -255,7 +255,7 @@ def _conversation(row: Mapping[str, Any], plan: Plan, asked: bool) -> tuple[str,
         return "", None
     try:
         return column, conversation_of(row[column])
-    except Fault:  # such as a dialogue with tools, beside the question
+    except Fault:  # such as a dialogue with tools, besides the question
         if asked:
             return column, None
         raise
@@ -302,7 +302,7 @@ def _candidates(row: Mapping[str, Any], plan: Plan, fixed: Sequence[str], chosen
         yield Candidate(plan.prompt, stated, "target")
 
 
-# What environments ask of one row.
+# The queries of environments about one row.
 
 
 def question_of(row: Mapping[str, Any], own: Sequence[str] = ()) -> str | None:
@@ -312,7 +312,7 @@ def question_of(row: Mapping[str, Any], own: Sequence[str] = ()) -> str | None:
 
 
 def answers_of(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what counts as right, the gold answer first; none if the row has none, or hides it."""
+    """Return the right answers, the gold answer first; none if the row has none, or hides it."""
     plan = plan_of(tuple(map(str, row)))
     choices, _ = _choices(row, plan, plan.questions[:1], (), ())
     return right_answers(row, _candidates(row, plan, (), bool(choices)), choices, Survey())[0]
@@ -328,7 +328,7 @@ def opening_of(row: Mapping[str, Any]) -> list[Message]:
 
 
 def without_rivals(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what might be read as the question or the answer in place of the columns that were named."""
+    """Leave out columns that might be read as the question or the answer in place of the columns that were named."""
     plan = plan_of(tuple(map(str, row)))
     rivals = {
         *plan.questions,
@@ -344,7 +344,7 @@ def without_rivals(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def aliases_of(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what else counts as right, from `answer_aliases`: a text or a list, which some copies hold as a JSON text.
+    """Return the other right answers, from `answer_aliases`: a text or a list, which some copies hold as a JSON text.
 
     Raises ValueError for a text that begins as a list and is none.
     """
@@ -374,7 +374,7 @@ def normalize_columns(
     """Return a row with `question` and `answer`, as it is if it has them, and how it was read.
 
     Raises:
-        Fault: if there is no question or no answer in any form, or one is of a wrong kind.
+        Fault: if the question or the answer is missing in every form, or one is of a wrong kind.
     """
     if not isinstance(row, Mapping):
         raise Fault("a row must be an object with the columns question, answer", row)
@@ -406,7 +406,7 @@ _SIMPLE = Reading("", (), True, frozenset(("question", "answer")))
 
 
 def _is_simple(row: Mapping[str, Any], own: tuple[str, ...]) -> bool:
-    """Whether a row says by itself what `read` would return, as most do: a text and an answer, and nothing to add."""
+    """Whether a row is already as `read` would return it, as most do: a text and an answer, and nothing to add."""
     if not _has_simple_columns(tuple(map(str, row)), own):
         return False
     asked, right = row["question"], row["answer"]

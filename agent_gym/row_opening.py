@@ -15,7 +15,7 @@ from agent_gym.row_forms import opening_of
 
 
 class RowOpening:
-    """What an environment whose tasks are rows mixes in, before `TextEnv`; `begin` calls `open_row`."""
+    """A mixin, before `TextEnv`, for environments whose tasks are rows; `begin` calls `open_row`."""
 
     system_prompt: str
     row_system = True

@@ -1,4 +1,4 @@
-"""The one reader of rows: every row is read and checked before it is played, and what is left out is said.
+"""The one reader of rows: every row is read and checked before it is played, and left-out parts are reported.
 
 Rows come from files and folders (row_splits.py, row_files.py), the Hugging Face hub, or Python. A row that cannot be
 played stops it all, with all reasons grouped, counted, and the place of the first one of each; or such rows are left
@@ -73,7 +73,7 @@ class Rules(NamedTuple):
     Args:
         wanted: the columns that each row must have.
         columns: names of other columns by the roles `question`, `answer`, `choices` and `context`, as pairs.
-        own: columns that the environment itself reads, so that they are no part of the question.
+        own: columns that the environment itself reads, so that they are not a part of the question.
         check: raises `ConfigError` for a row that the environment cannot play.
         skip_bad: leaves out the rows that cannot be used, and does not stop at them.
         judged: whether the answers have to be ones that texts are compared with.
@@ -135,7 +135,7 @@ class Rules(NamedTuple):
 
 @dataclass
 class Report:
-    """What was met on the way through a data set."""
+    """The counts and faults of a pass through a data set."""
 
     rows: int = 0
     faults: dict[str, list[Any]] = field(default_factory=dict)  # kind to how often, the first row, its place and value
@@ -164,7 +164,7 @@ class Report:
 
     @property
     def hides_answers(self) -> bool:
-        """Whether no row has an answer, as where those of a test are not public."""
+        """Whether no row has an answer, as where the answers of a test are not public."""
         return 0 < self.rows == self.bad and all(kind.startswith(_HIDDEN) for kind in self.faults)
 
     def reasons(self) -> str:
@@ -307,7 +307,7 @@ def read_sources(sources: Mapping[str, Placed], rules: Rules, name: str) -> dict
     Args:
         sources: a pass over the rows of each split.
         rules: how they are read.
-        name: what lines on stderr call the data.
+        name: the name of the data in lines on stderr.
 
     Raises:
         ConfigError: for rows that cannot be used, unless `skip_bad`, and if none is left.
@@ -351,7 +351,7 @@ def _read_later(rows: ReadRows, report: Report, later: _Later, rules: Rules, sur
 
 
 def settle(reports: Mapping[str, Report], rules: Rules, name: str, survey: Survey | None = None) -> list[str]:
-    """Decide what happens to rows that cannot be used, tell what is left out or not shown, and return the splits.
+    """Decide on rows that cannot be used, report parts that are left out, and return the splits.
 
     A test split all of whose answers are hidden is left out where there are others.
     """
@@ -465,7 +465,7 @@ def _batches(rows: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 
 def _places(placed: Placed, rules: Rules, survey: Survey) -> tuple[list[int], bool, Report, list[int]]:
-    """Check rows: the numbers of the good ones, whether any is changed, the report, and those that follow from all."""
+    """Check rows: numbers of the good ones, whether any is changed, the report, and facts of all rows."""
     kept, changed, report, later = list[int](), False, Report(), list[int]()
     for number, (place, row) in enumerate(placed()):
         report.rows += 1

@@ -1,7 +1,8 @@
-"""What a row shows: the text of its question, the conversation before it, and the paragraphs that it is about.
+"""The shown parts of a row: the text of its question, the conversation before it, and the paragraphs that it is about.
 
 Contents may be texts, parts (`[{"type": "text", "text": ...}]`) or the messages of a chat. Images have no place in a
-text and are refused. What other programs write around a question is taken off, since it asks for their formats.
+text and are refused. The frame that other programs write around a question is taken off, since it asks for their
+formats.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from agent_gym.row_golds import Fault, is_number, object_of, plain_name
 Message = dict[str, Any]
 CONTEXTS = ("context", "contexts", "passage", "passages", "paragraph", "paragraphs", "article", "support", "story",
             "premise")  # fmt: skip
-"""The columns that hold what a question is about, as `plain_name` writes them."""
+"""The columns that hold the subject of a question, as `plain_name` writes them."""
 _ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("user", "human"), "user"),
@@ -30,7 +31,7 @@ _IMAGE = re.compile(r"<(?:image|img)[ _]?\d*>|<\|(?:image|vision_start)[^|>]*\|>
 _MARK = re.compile(
     r"<\|(?:im_start|im_end|start_header_id|eot_id|endoftext|user|assistant|system)\|>|\[/?INST\]|<start_of_turn>"
 )
-_FRAMES = (  # what stands before and behind a question in a prompt
+_FRAMES = (  # text before and after a question in a prompt
     (
         "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
         "$Answer (without quotes) where $Answer is the answer to the problem.\n\n",
@@ -73,7 +74,7 @@ def _shows_image(part: Mapping[str, Any]) -> bool:
 
 
 class PromptTurns(NamedTuple):
-    """A prompt: what is asked last, the messages before it, and the turn of the assistant after it, "" for none."""
+    """A prompt: the last question, the messages before it, and the turn of the assistant after it, "" for none."""
 
     before: tuple[Message, ...]
     asked: str

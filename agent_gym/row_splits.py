@@ -1,7 +1,7 @@
 """Which split a file of rows is: one function from names to splits, and the files of a folder by split.
 
 A split is named by a word of the file's name, in any place and any case, else by a folder that the file is in. Where
-that leaves two answers there is none: two files of one split that are no parts of one, or two splits in one name, are
+that leaves two answers there is none: two files of one split that are not parts of one, or two splits in one name, are
 refused. Nothing here depends on the order of the alphabet.
 """
 
@@ -25,7 +25,7 @@ SPLIT_WORDS: Mapping[str, str] = {
 }
 """The words of a name, in small letters, and the split that each names."""
 SPLIT_NAMES = ("train", "validation", "valid", "dev", "test")
-"""What the splits of files and folders are called; the order in which a folder's are listed."""
+"""The names of the splits of files and folders; the order in which a folder's are listed."""
 _WEAK = ("eval", "evaluation")  # also words for a kind of program or of task, so that any of the others decides
 _QUALIFIED = ("seen", "unseen")  # as ALFWorld and others have two of one kind
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
@@ -44,7 +44,7 @@ class FoundFiles(NamedTuple):
     """The files of a folder."""
 
     splits: Mapping[str, Sequence[Path]]  # in the order of their parts
-    others: Sequence[Path]  # beside them, files of rows whose names hold no split
+    others: Sequence[Path]  # next to them, files of rows whose names hold no split
     unread: Sequence[Path]  # files that hold no rows as far as their names show
 
 
@@ -66,7 +66,7 @@ def split_word(name: str) -> str | None:
 
 
 class FolderSplits(dict[str, Any]):
-    """The splits of a folder. One alone in it is not what was asked for where no split was named."""
+    """The splits of a folder. A single one is not taken where no split was named."""
 
 
 def default_split(splits: Mapping[str, Any]) -> str | None:
@@ -94,13 +94,13 @@ def find_files(folder: Path, config: str | None = None, pass_over: Callable[[Pat
     """Find the files of rows of a folder, by split, training first.
 
     Args:
-        folder: with a file per split; with a folder per split; what `save_to_disk` of `datasets` wrote; or a snapshot
+        folder: with a file per split; with a folder per split; a folder of `save_to_disk` of `datasets`; or a snapshot
             of a data set of the hub. Hidden files, texts about the data, and files with facts about them are ignored.
         config: which of several folders to take, as the configurations of a hub data set are.
         pass_over: says which files are not meant.
 
     Raises:
-        ConfigError: if there is no file of rows, two files are of one split and no parts of one, or parts are missing.
+        ConfigError: if no file of rows is found, two files are of one split and no parts of one, or parts are missing.
     """
     folder = _snapshot(folder)
     if config and (folder / config).is_dir():
@@ -127,7 +127,7 @@ def find_files(folder: Path, config: str | None = None, pass_over: Callable[[Pat
 
 
 def _levels(folder: Path, pass_over: Callable[[Path], bool]) -> Iterator[list[Path]]:
-    """Yield the files of each level below a folder, without those that a rule ignores."""
+    """Yield the files of each level below a folder, without the ones that a rule ignores."""
     folders = [folder]
     for _ in range(_LEVELS + 1):
         inside = sorted(path for one in folders for path in one.iterdir() if not _ignored(path.name))
@@ -173,7 +173,7 @@ def _without_names(levels: Iterable[Sequence[Path]], folder: Path) -> dict[str, 
 
 
 def _of_part(file: Path) -> tuple[tuple[str, str, Path], int | None, int | None]:
-    """Return what the parts of a file share, the number of this part, and of how many, as far as its name says."""
+    """Return the common name of a file's parts, this part's number, and their count, as far as its name tells."""
     stem = stem_of(file)
     if found := _NUMBERED.fullmatch(stem):
         shared = f"{found['before']}{found['after']}", suffix_of(file.name), file.parent
@@ -218,7 +218,7 @@ def _snapshot(folder: Path) -> Path:
 
 
 def _saved(folder: Path) -> dict[str, list[Path]] | None:
-    """Return the files of what `save_to_disk` wrote, of one data set or of several splits."""
+    """Return the files that `save_to_disk` wrote, of one data set or of several splits."""
     if isinstance(names := _facts(folder / "dataset_dict.json").get("splits"), list):
         return {split: files for name in names for split, files in _saved_files(folder / str(name), str(name)).items()}
     if (folder / "state.json").is_file():

@@ -228,8 +228,9 @@ class QuestionEnv(RowOpening, ToolEnv):
     ## Action
     A call in the parser's format, or an answer as `<answer>...</answer>`.
 
-    ## Reward `answer` (weight 1): the result of `score` for the stated answer. `format` (weight 0): the turn states
-    exactly one answer, at its end.
+    ## Reward
+    `answer` (weight 1): the result of `score` for the stated answer. `format` (weight 0): the turn states exactly one
+    answer, at its end.
 
     ## Episode end
     `terminated` with the answer, `truncated` after `max_turns` turns. With the answer `info["metrics"]` has its `em`

@@ -34,15 +34,16 @@ LADDER: tuple[Mapping[str, int], ...] = (
 class BisectEnv(TextEnv):
     """Find the commit that broke the tests, in as few tests as halving takes.
 
-    ## Description One of some commits broke the tests, and all that follow it fail, too. The policy chooses which
-    commit is tested. If the test fails, this commit and the older ones are left; if it passes, the newer ones. Halving
-    the range finds one of 32 commits in 5 tests.
+    ## Description
+    One of some commits broke the tests, and all that follow it fail, too. The policy chooses which commit is tested. If
+    the test fails, this commit and the older ones are left; if it passes, the newer ones. Halving the range finds one
+    of 32 commits in 5 tests.
 
-    ## Observation `reset` says how many commits are left. A test is answered by "bad" or "good" and how many are left
-    then; they are numbered anew from 1, the oldest. Anything but a number of these is answered by a request for one.
-    When a single commit is left, it is found, and the answer is empty. With `rendering="inline"` the answer is a line
-    inside the policy's own turn: an episode has fewer tokens, since the ones that open and close a message are left
-    out.
+    ## Observation
+    `reset` says how many commits are left. A test is answered by "bad" or "good" and how many are left then; they are
+    numbered anew from 1, the oldest. Anything but a number of these is answered by a request for one. When a single
+    commit is left, it is found, and the answer is empty. With `rendering="inline"` the answer is a line inside the
+    policy's own turn: an episode has fewer tokens, since the ones that open and close a message are left out.
 
     ## Action
     The number of a commit, for example "8"; a thought before it ends with `</think>`. To test the newest one tells
@@ -62,7 +63,7 @@ class BisectEnv(TextEnv):
     - `difficulty`: 1 to 5 sets size and max_turns (`LADDER`): from 16 commits in 6 tests to 512 in 9.
     - `bad_commits`: validation and test have so many tasks of each number of commits, with bad ones drawn once, and
       train has each task once, shuffled. None (default): all tasks, 24,576 of test where `size` is 512.
-    - `rendering`: "chat" for an answer in a message of its own, "inline" for a line in the policy's turn.
+    - `rendering`: "chat" for an answer in a separate message, "inline" for a line in the policy's turn.
     - everything `TextEnv` takes: split, system_prompt, reward_weights, tokenizer, render_mode.
 
     ## Ids
@@ -149,7 +150,7 @@ class BisectEnv(TextEnv):
         return Reply(f"{word}: {self._left} left{self._end}", terms={"found": 0.0, "halving": halving})
 
     def expert_action(self, style: str = "default") -> str:
-        """Halve what is left.
+        """Halve the range.
 
         "newest" suspects the newest commits, and finds a third of 17 to 32 in 5 tests. "anywhere" tests any commit but
         the newest, and finds a third of 257 to 512 in 9.

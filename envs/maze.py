@@ -53,10 +53,10 @@ class VisualMazeEnv(TextEnv):
     random moves 20.2%, a fixed spiral around the start 28.4%, a depth-first search 8.2%, which with `feedback=True`
     reads where walls are and solves 35.4%. These shares grow with the turns: keep `max_turns` close to `longest`.
 
-    ## Observation A sentence and an image of the maze as it is now, by `reset` and after each move; in the
-    observation's text "<image>" is in its place, and `info["messages"]` has the image itself (docs/vision.md). Floor is
-    light, walls are dark. The move that reaches the goal is answered by nothing. A move into a wall shows the same
-    image again.
+    ## Observation
+    A sentence and an image of the maze as it is now, by `reset` and after each move; in the observation's text
+    "<image>" is in its place, and `info["messages"]` has the image itself (docs/vision.md). Floor is light, walls are
+    dark. The move that reaches the goal is answered by nothing. A move into a wall shows the same image again.
 
     ## Action
     Free text; the last of the words up, down, left and right is the move.

@@ -43,7 +43,7 @@ def launch(argv: Sequence[str]) -> int:
     """Run grpo or ppo on several machines, each of which gets this same command: agent-gym launch --nodes ... grpo ...
 
     The first --serving machines serve the model, the others train it. Servers that end are started again, and training
-    goes on from its last checkpoint. Behind the name of the command stand its own arguments.
+    continues from its last checkpoint. The command's own arguments follow its name.
     """
     parser = CommandParser("launch", launch.__doc__)
     parser.flag(

@@ -25,8 +25,9 @@ class FromTextArena(TextEnv):
     ## Description
     The policy is player 0. A task is a seed, and a split a range of them.
 
-    ## Observation The game's text for player 0 since its last turn, a line per message, "[GAME]" or the player before
-    it. TextArena's wrappers show all of it again each turn; here the conversation has it already.
+    ## Observation
+    The game's text for player 0 since its last turn, a line per message, "[GAME]" or the player before it. TextArena's
+    wrappers show all of it again each turn; here the conversation has it already.
 
     ## Action
     As the game's rules say, mostly a move in square brackets.

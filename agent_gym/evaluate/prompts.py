@@ -1,9 +1,9 @@
-"""Distinct prompts: the unit that an evaluation draws, and what its intervals are over.
+"""Distinct prompts: the unit that an evaluation draws, and the unit of its intervals.
 
-A prompt is what the policy reads before its first turn: the opening messages with their images, and the tools. Tasks
-that differ in what is hidden alone are one prompt to a policy, and a greedy policy begins all of them alike. So counts
-and intervals are by prompt, and fewer than `FEW` of them is a warning on the table itself: an interval over a handful
-of units says little, however many episodes were played.
+A prompt is the policy's text before its first turn: the opening messages with their images, and the tools. Tasks that
+differ in hidden facts alone are one prompt to a policy, and a greedy policy begins all of them alike. So counts and
+intervals are by prompt, and fewer than `FEW` of them is a warning on the table itself: an interval over a handful of
+units says little, however many episodes were played.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def prompt_of(episode: Episode) -> Hashable:
 
 
 def few_prompts(prompts: int, tasks: int, what: str) -> str:
-    """Return the warning that belongs to `what`, or "" where there are `FEW` distinct prompts or more."""
+    """Return the warning that belongs to `what`, or "" for `FEW` distinct prompts or more."""
     if prompts >= FEW or not tasks:
         return ""
     return (

@@ -2,11 +2,11 @@
 
 Written by hand: scipy and statsmodels are 80 MB for these few lines, and have no clustered Wilson interval.
 
-Attempts at one task are alike, and so are tasks with one prompt (prompts.py), so prompts are what was drawn, and not
-attempts; a task is a prompt below. With G tasks, x_g the sum of a
-quantity over the attempts at task g and n_g their number, the estimate is m = sum(x_g) / sum(n_g), with residuals
-e_g = x_g - m n_g. Its variance is v = sum(e_g^2) / sum(n_g)^2 (the linearised ratio estimator: W. G. Cochran, Sampling
-Techniques, 1977, section 6.5; the same as the clustered standard errors of E. Miller, arXiv:2411.00640, section 2.2).
+Attempts at one task are alike, and so are tasks with one prompt (prompts.py), so prompts are the sample, and not
+attempts; a task is a prompt below. With G tasks, x_g the sum of a quantity over the attempts at task g and n_g their
+number, the estimate is m = sum(x_g) / sum(n_g), with residuals e_g = x_g - m n_g. Its variance is v = sum(e_g^2) /
+sum(n_g)^2 (the linearised ratio estimator: W. G. Cochran, Sampling Techniques, 1977, section 6.5; the same as the
+clustered standard errors of E. Miller, arXiv:2411.00640, section 2.2).
 
 - A mean has Student's interval, m +- t sqrt(v G / (G - 1)) with G - 1 degrees of freedom.
 - A share (success, pass@k, truncation) has Wilson's interval at the effective number of attempts, m (1 - m) / v, which
@@ -115,7 +115,7 @@ def share(sums: Sequence[float], counts: Sequence[float], attempts: float) -> Me
         attempts: how many attempts there were in all; they are never worth more.
     """
     value, variance = _estimate(sums, counts)
-    n: float = len(sums)  # if all agree, there is no spread to judge by: more attempts at a task show nothing new
+    n: float = len(sums)  # if all agree, the spread is unknown: more attempts at a task show nothing new
     if value not in (0.0, 1.0) and n > 1:  # nor is there between prompts, where there is one
         n = attempts if variance == 0 else min(value * (1 - value) / variance, attempts)
     return Measure(value, *wilson_interval(value * n, n))
@@ -166,7 +166,7 @@ def compare_means(a: Sequence[float], b: Sequence[float]) -> Difference:
 
 
 def compare_clustered(a: Sequence[float], b: Sequence[float], clusters: Sequence[Any]) -> Difference:
-    """Compare where several tasks are one draw: (n,) of each policy, one per task, and (n,) what each is a draw of.
+    """Compare where several tasks are one draw: (n,) of each policy, one per task, and (n,) the draw of each.
 
     The estimate is the mean over tasks; interval and permutation test are over the sums of the d_g of each cluster.
     """

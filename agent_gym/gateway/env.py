@@ -54,15 +54,17 @@ class Either(HermesParser):
 class AgentEnv(TextEnv):
     """Let an agent solve a task with the policy as its model.
 
-    ## Description The agent is a function or a program that knows a base URL and a key. It decides on the policy's
-    prompts and tools, on the kept part of a conversation, and on the number of conversations.
+    ## Description
+    The agent is a function or a program that knows a base URL and a key. It decides on the policy's prompts and tools,
+    on the kept part of a conversation, and on the number of conversations.
 
     ## Action
     The answer to a request of the agent. Tool calls are read in the policy's own form where the request offers tools.
 
-    ## Reward `reward` (weight 1): the value of `reward(task, result, transcript)`, where the result is the agent's
-    return value (of a program an `Output`) and the transcript all messages; or the sum of the rewards of the `world`.
-    From 1 on the task counts as solved.
+    ## Reward
+    `reward` (weight 1): the value of `reward(task, result, transcript)`, where the result is the agent's return value
+    (of a program an `Output`) and the transcript all messages; or the sum of the rewards of the `world`. From 1 on the
+    task counts as solved.
 
     ## Episode end
     `terminated` when the agent ends, `truncated` after `max_turns` requests. With a `world` the episode ends as that

@@ -182,10 +182,10 @@ def prove_start(
 
 
 def held_out(preset: Preset, seed: int) -> dict[str, int]:
-    """Count the test tasks, the distinct prompts among them, and those of these that also occur in training.
+    """Count the test tasks, the distinct prompts among them, and the ones of these that also occur in training.
 
-    A prompt is what the policy reads before its first turn: all messages, with their images. Two tasks that differ in
-    what is hidden alone are one prompt. Training tasks are those of RL and of the demonstrations.
+    A prompt is the policy's text before its first turn: all messages, with their images. Two tasks that differ in
+    hidden facts alone are one prompt. Training tasks are the ones of RL and of the demonstrations.
     """
     shown = [phase.episodes for phase in preset.imitation]
     trained = None if preset.train_tasks is None else max([preset.train_tasks, *shown])

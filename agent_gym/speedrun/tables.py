@@ -82,8 +82,8 @@ def differences_table(records: Iterable[Mapping[str, Any]]) -> str:
 def over_seeds(results: Sequence[Mapping[str, Any]], chosen_on: Collection[int] = ()) -> dict[str, Any]:
     """Condense the `results.json` of several seeds: means with Student's intervals over seeds, and the values.
 
-    The paired difference of a seed is that of its run, so that what a seed does to both policies cancels. Seeds on
-    which settings were chosen are left out, unless all are such seeds, which is then said.
+    The paired difference of a seed is the difference of its run, so that a seed's effect on both policies cancels.
+    Seeds on which settings were chosen are left out, unless all are such seeds, which is then said.
     """
     fresh = [run for run in results if run["seed"] not in chosen_on]
     left_out = [run["seed"] for run in results if run["seed"] in chosen_on]
@@ -122,7 +122,7 @@ def seeds_table(found: Mapping[str, Any]) -> str:
 
 
 def remarks(found: Mapping[str, Any]) -> list[str]:
-    """Return what a reader of means over seeds has to know: which seeds chose, and how few prompts there are."""
+    """Return the notes for a reader of means over seeds: which seeds chose, and how few prompts there are."""
     lines = []
     if chose := ", ".join(map(str, found.get("chose", ()))):
         left = f"settings were chosen on seeds {chose}, which are left out"

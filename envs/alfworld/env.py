@@ -37,15 +37,17 @@ not possible does nothing, but costs a turn. """
 class ALFWorldEnv(ToolEnv):
     """Household tasks in text: find things, carry them, heat, cool and clean them.
 
-    ## Description Each episode is one game of ALFWorld: a room with furniture and objects, and one of six types of
-    tasks (put something somewhere, put two of a kind, put something clean, hot or cool, look at something under a
-    lamp). The policy gives one command per turn and reads the result. It has to find the places of things.
+    ## Description
+    Each episode is one game of ALFWorld: a room with furniture and objects, and one of six types of tasks (put
+    something somewhere, put two of a kind, put something clean, hot or cool, look at something under a lamp). The
+    policy gives one command per turn and reads the result. It has to find the places of things.
 
-    ## Observation The original engine's texts, word for word. `reset` returns the welcome, the receptacles in the room
-    and the task (after the system prompt, if there is one). A command that is not admissible as it is written is
-    answered by "Nothing happens." and costs its turn. A call that cannot be read, or a second one, is answered by a
-    line that starts with "Error:". With `show_admissible` each observation ends with all commands that would do
-    something; `info["admissible_commands"]` always has them.
+    ## Observation
+    The original engine's texts, word for word. `reset` returns the welcome, the receptacles in the room and the task
+    (after the system prompt, if there is one). A command that is not admissible as it is written is answered by
+    "Nothing happens." and costs its turn. A call that cannot be read, or a second one, is answered by a line that
+    starts with "Error:". With `show_admissible` each observation ends with all commands that would do something;
+    `info["admissible_commands"]` always has them.
 
     ## Action
     Free text with one command, in the form that `commands` says:
@@ -87,9 +89,10 @@ class ALFWorldEnv(ToolEnv):
     `reset(options={"game": path})` plays the game of a file or folder, or "embedded/<split>/<number>". `info` then and
     always has its name as `game`, and `goal` and `task_type`.
 
-    ## Data Splits are `train`, `valid_seen` (the rooms of train; also called `validation`) and `valid_unseen` (other
-    rooms; also `test`). The official games (json_2.1.1) are 3,553, 140 and 134 that can be solved, under the MIT
-    licence. "embedded" is a seeded generator of as many games in the official file format; `write_embedded` in
+    ## Data
+    Splits are `train`, `valid_seen` (the rooms of train; also called `validation`) and `valid_unseen` (other rooms;
+    also `test`). The official games (json_2.1.1) are 3,553, 140 and 134 that can be solved, under the MIT licence.
+    "embedded" is a seeded generator of as many games in the official file format; `write_embedded` in
     embedded/__init__.py writes them to a folder. The goals of a split's games, in a room with such furniture, none of
     another split does.
 

@@ -29,20 +29,23 @@ class BargainEnv(PlayersEnv):
     There are some items of each kind. Their values differ between the two roles, and each knows its own. The roles make
     offers in turns until one accepts or quits, or the turns are used up: then no role gets anything.
 
-    ## Observation `reset` returns the pool, the values, and how many turns there are; if the other role acts first, its
-    offer, too. An action is answered by the other's text: "The other takes 2 0 1. You get 1 1 0, worth 4." An action
-    that is none is answered by the form of an action; it costs a turn.
+    ## Observation
+    `reset` returns the pool, the values, and how many turns there are; if the other role acts first, its offer, too. An
+    action is answered by the other's text: "The other takes 2 0 1. You get 1 1 0, worth 4." An action that is none is
+    answered by the form of an action; it costs a turn.
 
-    ## Action Free text, of which the other reads the part after `</think>`, and at its end a line: "offer: 2 0 1" (how
-    many of each kind one takes, in the order of the pool), "accept", or "quit".
+    ## Action
+    Free text, of which the other reads the part after `</think>`, and at its end a line: "offer: 2 0 1" (how many of
+    each kind one takes, in the order of the pool), "accept", or "quit".
 
     ## Reward
     - `share` (weight 1): the value of one's items, divided by the value of the whole pool; 0 without a deal. In
       self-play each role has its own (`info["role_terms"]`), and the reward of a step is the sum.
 
-    ## Episode end `terminated` with a deal, when one quits, or after the turns. `is_success`: a deal that gives each
-    role at least its value in Nash's solution, the division with the largest product of both shares. `info["metrics"]`
-    has `deal`, `turns` and `welfare`, the sum of the shares.
+    ## Episode end
+    `terminated` with a deal, when one quits, or after the turns. `is_success`: a deal that gives each role at least its
+    value in Nash's solution, the division with the largest product of both shares. `info["metrics"]` has `deal`,
+    `turns` and `welfare`, the sum of the shares.
 
     ## Arguments
     - `opponent`: "fair" (default) asks for all and concedes to its share of Nash's solution; "greedy" leaves the least

@@ -3,9 +3,13 @@ r"""Which answers to a word problem are right: more forms of a number than one n
 `rewards.number_match` decides first: 72, 72.0, $72, 72 dollars, 1,234, 5 million. Where it finds no number, or several,
 an answer may also be one of these, and nothing else in it may be a number:
 
-| form | value | |---|---| | `3/4`, `3/4 cup`, `1 1/2`, `1½`, `\frac{3}{4}` | the fraction | | `1 000`, `1 234 567.5` |
-groups of three digits | | `18 cm^2`, `18 m**3`, `18 ft2` | 18: the exponent is the unit's | | `1.8e1`, `1.8 × 10^1`,
-`1.8*10^1` | 18 | | `5*3=15`, `5 * 3 = 15 apples` | 15, if the text before the sign has the same value |
+| form | value |
+|---|---|
+| `3/4`, `3/4 cup`, `1 1/2`, `1½`, `\frac{3}{4}` | the fraction |
+| `1 000`, `1 234 567.5` | groups of three digits |
+| `18 cm^2`, `18 m**3`, `18 ft2` | 18: the exponent is the unit's |
+| `1.8e1`, `1.8 × 10^1`, `1.8*10^1` | 18 |
+| `5*3=15`, `5 * 3 = 15 apples` | 15, if the text before the sign has the same value |
 
 Nothing is computed for the policy: `5*3` and `15 or 16` have no value.
 """

@@ -56,14 +56,15 @@ REACT = prompt_file(__file__, "react-chat.txt")
 class HotpotQAEnv(RowOpening, ToolEnv):
     """Multi-hop questions, answered by searching.
 
-    ## Description The answer to a question is in a paragraph that the question does not name: another has to be found
-    first. The policy searches as often as its turns allow, several times per turn if it likes. A turn without a call
-    answers.
+    ## Description
+    The answer to a question is in a paragraph that the question does not name: another has to be found first. The
+    policy searches as often as its turns allow, several times per turn if it likes. A turn without a call answers.
 
-    ## Observation `reset` returns the question, after the passages that a search for it finds with `retrieve_question`.
-    A call is answered by up to `top_k` paragraphs as lines `[1] Title: text`, by "No results.", or by a line that
-    starts with "Error:", in ReAct after "Observation: ". The answer returns nothing. Gold answers and supporting facts
-    are never shown, except as hits of a search.
+    ## Observation
+    `reset` returns the question, after the passages that a search for it finds with `retrieve_question`. A call is
+    answered by up to `top_k` paragraphs as lines `[1] Title: text`, by "No results.", or by a line that starts with
+    "Error:", in ReAct after "Observation: ". The answer returns nothing. Gold answers and supporting facts are never
+    shown, except as hits of a search.
 
     ## Action
     Free text. A call as `<tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>`, or with

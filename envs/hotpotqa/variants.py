@@ -19,8 +19,8 @@ from agent_gym.row_splits import FolderSplits
 class HotpotQAFullWikiEnv(HotpotQAEnv):
     """HotpotQA's full-wiki setting: the same questions, searched for in 5.23 million paragraphs.
 
-    ## Description As `HotpotQAEnv`. The corpus is not the questions' own paragraphs but the introduction of every
-    article.
+    ## Description
+    As `HotpotQAEnv`. The corpus is not the questions' own paragraphs but the introduction of every article.
 
     ## Arguments
     - `corpus`: the paragraphs, for example a folder made from BeIR/hotpotqa by `agent_gym.search.Corpus.build`; or
@@ -66,7 +66,9 @@ def mixture(
 ) -> tuple[Splits, list[Sequence[Row]]]:
     """Load sources, "embedded", files, folders or names on the hub, and mix them; return the same as `questions`.
 
-    With a difficulty it is `questions`. Raises:
+    With a difficulty it is `questions`.
+
+    Raises:
         ConfigError: if the list is empty, a source cannot be read, or levels are given, which a mixture does not have.
     """
     if difficulty is not None:

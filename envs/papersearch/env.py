@@ -22,17 +22,19 @@ from agent_gym.tools import TextTool, ToolResult
 class PaperSearchEnv(ToolEnv):
     """Scholarly questions, answered by the set of papers that they ask for.
 
-    ## Description A question is such as "Which papers apply Tobila to Dorema?". A search finds some of the papers;
-    others do not name the things they use and only cite them, so that they are found along citations. Not all that cite
-    both apply one to the other: the paper's text decides, and it may call things by other names. The policy searches
-    and expands as often as its turns allow, several times per turn if it likes. A turn without a tool call is the
-    answer: the list of papers.
+    ## Description
+    A question is such as "Which papers apply Tobila to Dorema?". A search finds some of the papers; others do not name
+    the things they use and only cite them, so that they are found along citations. Not all that cite both apply one to
+    the other: the paper's text decides, and it may call things by other names. The policy searches and expands as often
+    as its turns allow, several times per turn if it likes. A turn without a tool call is the answer: the list of
+    papers.
 
-    ## Observation `reset` returns the question. A search is answered by up to `top_k` papers, one per line: `[id] title
-    (authors, year): abstract`. An expansion lists the papers that a paper cites and then the ones of the corpus that
-    cite it, `top_k` at a time; expanding it again shows the next. A paper that was shown before is listed by id and
-    title alone. "No results." and lines that start with "Error:" are the other answers. The final answer returns
-    nothing. Which papers are relevant is never shown.
+    ## Observation
+    `reset` returns the question. A search is answered by up to `top_k` papers, one per line: `[id] title (authors,
+    year): abstract`. An expansion lists the papers that a paper cites and then the ones of the corpus that cite it,
+    `top_k` at a time; expanding it again shows the next. A paper that was shown before is listed by id and title alone.
+    "No results." and lines that start with "Error:" are the other answers. The final answer returns nothing. Which
+    papers are relevant is never shown.
 
     ## Action
     Free text. Calls as `<tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>`, and
@@ -84,8 +86,9 @@ class PaperSearchEnv(ToolEnv):
     (at difficulty 4 there are fewer). AutoScholarQuery (33,551 / 1,000 /
     1,000 questions) and RealScholarQuery (50) come with PaSa; they need a dump of the papers.
 
-    ## References He et al., PaSa, arXiv:2501.10120. Pan et al., PaperScout, arXiv:2601.10029; the tools are those of
-    its recipe in StepPO, except that a search engine and the gold papers replace its selector model.
+    ## References
+    He et al., PaSa, arXiv:2501.10120. Pan et al., PaperScout, arXiv:2601.10029; the tools are the ones of its recipe in
+    StepPO, except that a search engine and the gold papers replace its selector model.
 
     ## Versions
     v1: papers that cite both things and do not apply them, other names, held-out wordings, `ndcg`. Following citations

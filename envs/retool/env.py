@@ -148,7 +148,8 @@ class ReToolEnv(RowOpening, ToolEnv):
     the final answer. Programs run in a sandbox (`agent_gym.sandbox`): they compute and print, and can reach no file,
     network or other process.
 
-    ## Observation `reset` returns the problem. A program is answered by its output, in ReTool's protocol
+    ## Observation
+    `reset` returns the problem. A program is answered by its output, in ReTool's protocol
     `\n<interpreter>\n...</interpreter>\n\n` inside the policy's turn (`rendering="inline"`; a `</code>` that the policy
     did not write is written before it), or as a tool message (`rendering="chat"`). `output_style="full"` shows the
     output, then the traceback; "retool" the output or else the last line of the traceback, in 400 characters; "verl"
@@ -205,16 +206,17 @@ class ReToolEnv(RowOpening, ToolEnv):
       must not be able to read the data.
     - everything `ToolEnv` and `TextEnv` take.
 
-    ## Data "embedded" is a seeded generator (embedded/) of 17 kinds of problems: 20,000 train, 1,000 validation and
-    1,000 test problems. No problem of another split has kind and numbers, in any order, of one in train; validation and
-    test have other sentences, too, `unseen_numbers` and `unseen_numbers_dev` (1,000 each) the ones of train. In train,
-    kinds with few numbers come back (13,229 of 20,000 are distinct); elsewhere no problem occurs twice, and a choice of
-    `kinds` or `level` may have fewer than 1,000. DAPO-Math-17k has about 17,400 problems (Apache-2.0), each a hundred
-    times. On data without programs the expert answers at once.
+    ## Data
+    "embedded" is a seeded generator (embedded/) of 17 kinds of problems: 20,000 train, 1,000 validation and 1,000 test
+    problems. No problem of another split has kind and numbers, in any order, of one in train; validation and test have
+    other sentences, too, `unseen_numbers` and `unseen_numbers_dev` (1,000 each) the ones of train. In train, kinds with
+    few numbers come back (13,229 of 20,000 are distinct); elsewhere no problem occurs twice, and a choice of `kinds` or
+    `level` may have fewer than 1,000. DAPO-Math-17k has about 17,400 problems (Apache-2.0), each a hundred times. On
+    data without programs the expert answers at once.
 
-    ## References Feng et al., ReTool, arXiv:2504.11536, with the protocol of its evaluation code. Yu et al., DAPO,
-    arXiv:2503.14476. Unlike there, programs are isolated, one that prints nothing is not an error, and an empty one is
-    reported as empty.
+    ## References
+    Feng et al., ReTool, arXiv:2504.11536, with the protocol of its evaluation code. Yu et al., DAPO, arXiv:2503.14476.
+    Unlike there, programs are isolated, one that prints nothing is not an error, and an empty one is reported as empty.
 
     ## Versions
     v0: first version.

@@ -4,14 +4,19 @@ A reader that skips unknown text calls `n \text{ even}` and `n \text{ odd}` equa
 cover is a sequence: its words, dots, moduli and unknown commands as they are, and between them the parts that are
 expressions. Two sequences are equal only if the former are the same and the latter have the same values (comparing.py).
 
-| node | meaning | |---|---| | `["n", "2.5"]`, `["based", "664", "7"]` | a number, and one in a base that is not ten | |
-`["c", "pi"]` | pi, e, i, inf | | `["v", "x_1"]` | a variable or a point, with all its letters, primes, subscripts and
-arrows | | `["+", a, b]`, `*`, `/`, `^`, `["neg", a]`, `["pm", a, sign]` | operations; +1 for \pm and -1 for \mp | |
-`["f", "\\sin", a]`, `["ap", "f'", a]` | a known function and an unknown one | | `["unit", "cm^2", a]` | a quantity;
-degrees, percent and currencies, too | | `["list", separators, items]` | `1, 2`, `1 or 2` | | `["round", items]`,
-`square`, `curly`, `angle`, `["interval", "(]", a, b]` | content of brackets | | `["matrix", kind, rows]`, `["set",
-name]`, `["cup", parts]` | matrices, the empty set and the reals, unions | | `["rel", operators, sides]` | `a = b`, `a <
-b < c`, `x \in A` | | `["word", "odd"]`, `["seq", parts]` | a word, and uncovered text |
+| node | meaning |
+|---|---|
+| `["n", "2.5"]`, `["based", "664", "7"]` | a number, and one in a base that is not ten |
+| `["c", "pi"]` | pi, e, i, inf |
+| `["v", "x_1"]` | a variable or a point, with all its letters, primes, subscripts and arrows |
+| `["+", a, b]`, `*`, `/`, `^`, `["neg", a]`, `["pm", a, sign]` | operations; +1 for \pm and -1 for \mp |
+| `["f", "\\sin", a]`, `["ap", "f'", a]` | a known function and an unknown one |
+| `["unit", "cm^2", a]` | a quantity; degrees, percent and currencies, too |
+| `["list", separators, items]` | `1, 2`, `1 or 2` |
+| `["round", items]`, `square`, `curly`, `angle`, `["interval", "(]", a, b]` | content of brackets |
+| `["matrix", kind, rows]`, `["set", name]`, `["cup", parts]` | matrices, the empty set and the reals, unions |
+| `["rel", operators, sides]` | `a = b`, `a < b < c`, `x \in A` |
+| `["word", "odd"]`, `["seq", parts]` | a word, and uncovered text |
 """
 
 from __future__ import annotations

@@ -23,9 +23,10 @@ _IDENTITY = "May I have your name and zip code, please?"
 class SupportEnv(ToolEnv):
     """Help the customer of a shop: find the request, look up the facts that the rules need, change the order, say so.
 
-    ## Description Each episode is one customer with one goal or several, a mood, and a database with orders. The policy
-    talks with the customer and calls tools. Seven tools look up and change the database, and four rules in the system
-    prompt state which changes may be changed. The tools do not check the rules.
+    ## Description
+    Each episode is one customer with one goal or several, a mood, and a database with orders. The policy talks with the
+    customer and calls tools. Seven tools look up and change the database, and four rules in the system prompt state
+    which changes may be changed. The tools do not check the rules.
 
     The customer is simulated by rules (customer.py): free, deterministic, and no model. It says one goal after the
     other, answers when it is asked for a name, a number, an item, and asks its questions: how much is paid back, or why
@@ -35,7 +36,8 @@ class SupportEnv(ToolEnv):
     `reset` returns the first request. A turn with calls returns their results, or lines that start with "Error:"; a
     turn without one goes to the customer, who answers.
 
-    ## Action Free text. Calls in Hermes form, such as `<tool_call>{"name": "get_order", "arguments": {"order":
+    ## Action
+    Free text. Calls in Hermes form, such as `<tool_call>{"name": "get_order", "arguments": {"order":
     "W1234"}}</tool_call>`, several per turn if wanted; else a message to the customer, who hears the text after
     `</think>`.
 
@@ -63,9 +65,9 @@ class SupportEnv(ToolEnv):
     A seeded generator (embedded/): 20,000 train, 1,000 validation and 1,000 test customers. Names and numbers belong to
     one split. Four of ten goals are against the rules.
 
-    ## References The shape is that of tau-bench (Yao et al., arXiv:2406.12045): a user, tools on a database, a policy
-    document, and a reward for the final state and for the reports to the user. Its user is a language model; ours is
-    not.
+    ## References
+    The shape is that of tau-bench (Yao et al., arXiv:2406.12045): a user, tools on a database, a policy document, and a
+    reward for the final state and for the reports to the user. Its user is a language model; ours is not.
 
     ## Versions
     v0: first version.

@@ -161,10 +161,11 @@ class TerminalEnv(ToolEnv):
     was never there before; and at the end of the turns or of the time, too. Embedded tests run nothing that the policy
     wrote. Tests that fail to give a reward give 0; if the sandbox fails it is an `EnvFailure`.
 
-    ## Episode end `terminated` by a turn without a command, or when the commands have taken the task's time (10
-    minutes, or the time in its task.toml says); `truncated` after `max_turns` turns. `is_success` is `outcome`. A
-    command has 10 seconds of CPU time, 30 by the clock, 512 MB, 64 processes and 32 MB of files. `info["metrics"]` has
-    `commands` and `failed_commands`.
+    ## Episode end
+    `terminated` by a turn without a command, or when the commands have taken the task's time (10 minutes, or the time
+    in its task.toml says); `truncated` after `max_turns` turns. `is_success` is `outcome`. A command has 10 seconds of
+    CPU time, 30 by the clock, 512 MB, 64 processes and 32 MB of files. `info["metrics"]` has `commands` and
+    `failed_commands`.
 
     ## Arguments
     - `data`: "embedded" (default), or a folder of tasks, at any depth, in Harbor's format or Terminal-Bench 1's, or one
@@ -174,12 +175,14 @@ class TerminalEnv(ToolEnv):
     - `max_output_chars`: the shown part of an output, 4,000 characters by default.
     - everything `ToolEnv` and `TextEnv` take. `max_turns` is 12.
 
-    ## Data "embedded" is a seeded generator (embedded/) of 15 kinds: 2,000 train, 100 validation and 200 test tasks, of
+    ## Data
+    "embedded" is a seeded generator (embedded/) of 15 kinds: 2,000 train, 100 validation and 200 test tasks, of
     difficulty 1 to 5 in turn. No two splits share a wording or a goal state. `write_embedded(folder)` of
     `agent_gym.envs.terminal.data` writes them as folders for Harbor. The expert types a task's `solution/solve.sh`.
 
-    ## References Harbor and Terminal-Bench 2, harborframework.com. Unlike there, no container is used: the user is not
-    root, programs are the machine's, and nothing can be installed.
+    ## References
+    Harbor and Terminal-Bench 2, harborframework.com. Unlike there, no container is used: the user is not root, programs
+    are the machine's, and nothing can be installed.
 
     ## Versions
     v0: first version.

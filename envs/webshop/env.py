@@ -48,18 +48,21 @@ _TAG = re.compile(r"</?(?:action|answer)>")
 class WebShopEnv(ToolEnv):
     """Shopping by instruction in a shop with a search engine, product pages and options.
 
-    ## Description Each episode is one instruction, such as "i am looking for a red dress in size small, with long
-    sleeves, and price lower than 40.00 dollars". The policy searches, opens products, reads their pages, chooses
-    options and buys one product. Nothing says whether it is the right one before it is bought.
+    ## Description
+    Each episode is one instruction, such as "i am looking for a red dress in size small, with long sleeves, and price
+    lower than 40.00 dollars". The policy searches, opens products, reads their pages, chooses options and buys one
+    product. Nothing says whether it is the right one before it is bought.
 
-    ## Observation The pages of WebShop's text environment, character for character. `observation="text"` (default) is
-    the text of a page, joined by " [SEP] "; "text_rich" has a line for each piece and marks buttons, and clicked ones.
-    `reset` returns the search page with the instruction (after the system prompt, if there is one). An action that is
-    not possible shows the same page again, and `info["error"]` has the reason; a call that cannot be read, or a second
-    one, is answered by a line that starts with "Error:". `info["available_actions"]` has upstream's `has_search_bar`
-    and `clickables`.
+    ## Observation
+    The pages of WebShop's text environment, character for character. `observation="text"` (default) is the text of a
+    page, joined by " [SEP] "; "text_rich" has a line for each piece and marks buttons, and clicked ones. `reset`
+    returns the search page with the instruction (after the system prompt, if there is one). An action that is not
+    possible shows the same page again, and `info["error"]` has the reason; a call that cannot be read, or a second one,
+    is answered by a line that starts with "Error:". `info["available_actions"]` has upstream's `has_search_bar` and
+    `clickables`.
 
-    ## Action Free text with one action. `commands="tool"` (default) tells the policy to call tools in Hermes form:
+    ## Action
+    Free text with one action. `commands="tool"` (default) tells the policy to call tools in Hermes form:
     `<tool_call>{"name": "search", "arguments": {"keywords": "red dress"}}</tool_call>` and `{"name": "click",
     "arguments": {"element": "Buy Now"}}`; "text" to write `search[red dress]` and `click[Buy Now]` on a separate line.
     Both are read in either case. It is possible to search on every page.
@@ -101,11 +104,12 @@ class WebShopEnv(ToolEnv):
     "embedded-easy" (`generate_easy`) is for models that can hardly read: short titles, instructions in the catalogue's
     words, and 1,000 products of which a search for the whole instruction finds the right one first.
 
-    ## Differences Seeded by the product's id, unseeded upstream: the price of a product that has a range of prices, and
-    the limits of price in instructions. Goals are drawn evenly; upstream draws synthetic ones by the rarity of their
-    attributes. A search for `<r>`, `<a>`, `<c>` or `<q>` is one for that letter, where upstream lists products at
-    random or by class. Spaces around queries and names of buttons do not count. Queries of more than 16,384 characters
-    are cut. Reviews and ratings are empty, as they are upstream since its files of reviews are gone.
+    ## Differences
+    Seeded by the product's id, unseeded upstream: the price of a product that has a range of prices, and the limits of
+    price in instructions. Goals are drawn evenly; upstream draws synthetic ones by the rarity of their attributes. A
+    search for `<r>`, `<a>`, `<c>` or `<q>` is one for that letter, where upstream lists products at random or by class.
+    Spaces around queries and names of buttons do not count. Queries of more than 16,384 characters are cut. Reviews and
+    ratings are empty, as they are upstream since its files of reviews are gone.
 
     ## References
     Yao et al., WebShop, arXiv:2207.01206; data and rules of princeton-nlp/WebShop, whose licence allows academic and

@@ -6,8 +6,9 @@ Rows are changed as upstream (princeton-nlp/WebShop, `engine.load_products`) cha
 lower-cased and get " | " for "/", an empty price is 100 dollars, several prices are a range of the first two.
 
 A goal is a dict with upstream's keys: `asin` (the product it was made from), `instruction_text`, `attributes`,
-`goal_options` (a list of values for people's goals, a dict for goals of upstream's program), `price_upper`, and what
-the reward compares of the product: `name`, `query`, `product_category`, and `nouns` if the catalogue has them.
+`goal_options` (a list of values for people's goals, a dict for goals of upstream's program), `price_upper`, and the
+values that the reward compares of the product: `name`, `query`, `product_category`, and `nouns` if the catalogue has
+them.
 
 Values that upstream draws without a seed, prices within a range and limits of price, follows from the product's id
 here.
