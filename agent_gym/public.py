@@ -16,23 +16,43 @@ from typing import Any
 
 MASK = "***"
 _ENDS = "token|key|apikey|password|passwd|passphrase|pwd|secret|credential|credentials|auth|authorization|bearer"
-_SECRET = re.compile(rf"(?:.*[_.:/ -])?(?:{_ENDS})")
+_MANY = "access_tokens|auth_tokens|(?:api|access|secret|private)_?keys|passwords|secrets|cookies"
+_FORMS = "(?:_(?:value|string|text|json|pem|b64|base64))?"
+_SECRET = re.compile(rf"(?:.*[_.:/ -])?(?:(?:{_ENDS}|{_MANY}|jwt|pat|cookie|userpass){_FORMS}|secret_id)")
 _VOCABULARY = re.compile(r"(?:.*_)?(?:bos|eos|pad|unk|sep|cls|mask|image|video|audio|vision|eot|eom|fake|stop)_token")
 """Names of tokens of a tokenizer, which are not secrets."""
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_USER = re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s?#\"'<>]*@")
-_QUERY = re.compile(rf"([?&;](?:[\w.-]*[_.-])?(?:{_ENDS}|sig|signature)=)[^&;#\s\"']+", re.IGNORECASE)
+_USER = re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)[^/\s?#\"'<>]*@")
+_QUERY = re.compile(rf"([?&;#](?:[\w.-]{{0,60}}[_.-])?(?:{_ENDS}|sig|signature)=)[^&;#\s\"']+", re.IGNORECASE)
 _QUOTED = re.compile(
-    rf"""((["'])(?:[\w.-]*[_.-])?(?:{_ENDS})\2\s*:\s*)("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.IGNORECASE
+    rf"""((["'])(?:[\w.-]{{0,60}}[_.-])?(?:{_ENDS})\2\s*:\s*)("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.IGNORECASE
 )
+_KEYS = "(?:api|access|secret|private|auth|server|hub|service|account|master)[_-]?key"
+_NAMED = rf"(?:[\w.-]{{0,60}}[_.-])?(?:{_KEYS}|token|password|passwd|passphrase|pwd|secret|credentials?|cookie)"
+_GIVEN = re.compile(
+    rf"""(?<![\w.-])(-{{0,2}}{_NAMED})(\s*=\s*|:\s+)("(?:[^"\\]|\\.)+"|'(?:[^'\\]|\\.)+'|[^\s,;&)"'\]]+)""",
+    re.IGNORECASE,
+)
+"""`password=x` in a sentence, a connection string or a line of code."""
+_FLAG = re.compile(rf"""(?<![\w-])(--?{_NAMED})(\s+)(?!-)([^\s"']+|"[^"]*"|'[^']*')""", re.IGNORECASE)
+_HEADER = re.compile(r"\b(Authorization|(?:Set-)?Cookie)(:\s*)[^\r\n'\"]+", re.IGNORECASE)
+_LOGIN = re.compile(
+    r"""((?<!\S)(?:-u|--user)[ =])\S+:\S+|(?<![\w/:.@+-])([a-zA-Z][\w.+-]{0,60}:)(?!//)[^\s/:@'"]+(?=@[\w-])"""
+)
+_SHAPES = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|"
+    r"A(?:KIA|SIA)[A-Z0-9]{16}|AIza[\w-]{35}|xox[abprs]-[\w-]{10,}|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+)"
+)
+"""Tokens of the hub, OpenAI, Anthropic, GitHub, GitLab, AWS, Google and Slack, and JWTs, as documented by them."""
 _BEARER = re.compile(r"\b((?:Bearer|Basic) )[\w.~+/=-]{8,}", re.IGNORECASE)
-_ASSIGNED = re.compile(r"(-{0,2}[\w.+:/-]*?)(\s*[=:]\s*)(\S.*)", re.DOTALL)
+_ASSIGNED = re.compile(r"(-{0,2}[\w.+:/-]{0,200}?)(\s*[=:]\s*)(\S.*)", re.DOTALL)
 _LEAST = 8  # characters of an environment variable's value that is looked for: a shorter one is in many words
 _MAX_DEPTH = 60
 
 
 def is_secret(name: Any) -> bool:
     """Whether a value of this name is a secret: `hub_token`, `--api-key`, `HF_TOKEN`, `apiKey`, `password`."""
+    name = name.decode("utf-8", "replace") if isinstance(name, bytes) else name
     words = _CAMEL.sub("_", str(name)).lower().strip("-+ ").replace("-", "_")
     return _SECRET.fullmatch(words) is not None and _VOCABULARY.fullmatch(words) is None
 
@@ -60,6 +80,8 @@ def _public(value: Any, known: Sequence[str], depth: int) -> Any:
         return _word(value, known, depth)
     if isinstance(value, Mapping):
         return {key: _of_name(key, item, known, depth) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        return type(value)(_public(one, known, depth + 1) for one in value)
     if isinstance(value, list | tuple):
         made = _words(value, known, depth)
         return made if isinstance(value, list) else tuple(made)
@@ -75,6 +97,8 @@ def _of_name(name: Any, value: Any, known: Sequence[str], depth: int) -> Any:
 
 def _words(values: Sequence[Any], known: Sequence[str], depth: int) -> list[Any]:
     """Return a list whose texts may be the words of a command line: the word after `--hub_token` is its value."""
+    if len(values) == 2 and all(isinstance(one, str) for one in values) and _is_header(values[0]):
+        return [values[0], MASK]
     made: list[Any] = []
     hidden = False
     for value in values:
@@ -84,7 +108,13 @@ def _words(values: Sequence[Any], known: Sequence[str], depth: int) -> list[Any]
     return made
 
 
+def _is_header(name: str) -> bool:
+    """Whether this is the name of a header with a secret, in a pair of name and value."""
+    return is_secret(name) and ("-" in name.strip("-") or name.lower() in ("authorization", "cookie"))
+
+
 def _word(text: str, known: Sequence[str], depth: int) -> str:
+    text = _LOGIN.sub(_without_login, text)  # before it is taken apart at its colon
     if text[:1] in ("{", "["):
         with suppress(ValueError, RecursionError):
             read = json.loads(text)
@@ -105,4 +135,22 @@ def _text(text: str, known: Sequence[str]) -> str:
     text = _USER.sub(r"\1", text)
     text = _QUERY.sub(rf"\1{MASK}", text)
     text = _QUOTED.sub(rf'\1"{MASK}"', text)
-    return _BEARER.sub(rf"\1{MASK}", text)
+    text = _BEARER.sub(rf"\1{MASK}", text)
+    text = _HEADER.sub(rf"\1\2{MASK}", text)
+    for pattern in (_GIVEN, _FLAG):
+        text = pattern.sub(_masked, text)
+    text = _LOGIN.sub(_without_login, text)
+    return _SHAPES.sub(MASK, text)
+
+
+def _without_login(found: re.Match[str]) -> str:
+    return (found[1] or found[2]) + MASK
+
+
+def _masked(found: re.Match[str]) -> str:
+    name, sign, value = found.groups()
+    # "the token: see below" tells no token.
+    told = ":" not in sign or len(value) >= _LEAST and any(letter.isdigit() for letter in value)
+    return (
+        name + sign + MASK if is_secret(name) and (told or re.search("key|password", name, re.IGNORECASE)) else found[0]
+    )

@@ -144,8 +144,9 @@ class Report:
     sizes: Counter[int] = field(default_factory=Counter)  # of the right answers of rows
     odd: Counter[str] = field(default_factory=Counter)  # of questions: `row_shown.oddities`
 
-    def fault(self, place: str, error: ConfigError, number: int) -> None:
-        """Count a row that cannot be used, the `number`th of its split."""
+    def fault(self, place: str, error: ConfigError, number: int | None = None) -> None:
+        """Count a row that cannot be used, the `number`th of its split; by default the last that was met."""
+        number = self.rows if number is None else number
         kind, value = (error.kind, error.value) if isinstance(error, Fault) else (str(error), "")
         count, first, *_ = self.faults.get(kind, [0, number])
         shown = [number, place, value] if number <= first else self.faults[kind][1:]

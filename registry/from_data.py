@@ -21,15 +21,23 @@ from agent_gym.registry.names import resolve_env_id
 PLACES = frozenset(
     "agent cache checkpoint client code cmd command config corpus cwd data device dir directory encoder endpoint "
     "entry_point env file folder hook host index judge key model module path port program questions retriever sandbox "
-    "script server source tasks token tokenizer url world world_kwargs wrappers".split()
+    "script server source tasks token tokenizer url world world_kwargs wrappers "
+    "adapter addr address argv basedir bin bind binary callback class cls datadir datafile exec executable factory "
+    "filename filepath fn func function home homedir hostname import interpreter lib library loader mount net package "
+    "pathname pipe plugin proxy pythonpath root shell socket template uri weights workdir".split()
 )
-"""Names of arguments that name a place, or a program; parts of names count (`api_key`, `base_url`)."""
+"""Names of arguments that name a place, or a program; parts of names count (`api_key`, `baseUrl`, `files`)."""
+_NUMBERED = frozenset("addr address fd descriptor host port socket".split())
+"""A number under such a name is a place, too."""
+_PROTECTIONS = frozenset("allow insecure network privileged shell trust unsafe unsafely verify waive waived".split())
+"""Names of arguments that give a protection up, whatever their values are."""
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _DEFAULTS = frozenset({"embedded", "bm25", "local"})
 """Default values of such arguments, which are not places."""
 _TEXTS = frozenset({"system_prompt"})
 """Arguments that may be any text: a policy reads it, and nothing else does."""
-_OPTION = re.compile(r"[\w+-][\w +-]*|-?\d+(\.\d+)+")
-"""A word, words, or a version: it has no sign of a path, an address, an attribute or a command."""
+_OPTION = re.compile(r"[\w+][\w +-]*|-?\d+(\.\d+)*")
+"""A word, words, or a version: it has no sign of a path, an address, an attribute, a flag or a command."""
 _MAX_DEPTH = 8
 
 _allowed: set[tuple[str, str]] = set()
@@ -88,9 +96,15 @@ def _unsafe(name: Any, value: Any) -> str | None:
     if name in _TEXTS and isinstance(value, str):
         return None
     for path, leaf in _leaves(str(name), value, 0):
-        if leaf is None or isinstance(leaf, bool | int | float):
+        if not path.isascii():  # letters that look like others
+            return "has no plain name"
+        if leaf is None:
             continue
-        words = {path.lower(), *re.split(r"[^a-z]+", path.lower())}
+        words = _words(path)
+        if words & _PROTECTIONS and leaf is not False:
+            return "may give a protection up"
+        if isinstance(leaf, bool) or (isinstance(leaf, int | float) and not words & _NUMBERED):
+            continue
         if words & PLACES and leaf not in _DEFAULTS:
             return "says where something is or what runs"
         if not isinstance(leaf, str):
@@ -98,6 +112,12 @@ def _unsafe(name: Any, value: Any) -> str | None:
         if not _OPTION.fullmatch(leaf):
             return "may be a path, an address or a command"
     return None
+
+
+def _words(path: str) -> set[str]:
+    """Return the words in the names that lead to a value, also of several (`urls`), in small letters."""
+    found = {path.lower(), *re.split(r"[^a-z]+", _CAMEL.sub("_", path).lower())}
+    return found | {word.removesuffix("s") for word in found}
 
 
 def _leaves(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:

@@ -25,6 +25,7 @@ PLAIN = [
     {"data": "embedded", "sandbox": "local", "retriever": "bm25", "opponent": "greedy", "reward": "f1"},
     {"kinds": ["sum", "mean"], "system_prompt": "Answer: in <answer> tags / or not."},
     {"sandbox": None, "data": None, "size": 128, "dataset": "spell_backward", "game": "Wordle-v0"},
+    {"stateful": True, "trust": False, "skip_bad": True, "level": "-3", "rounds": "1.5", "task_types": ["pick up"]},
 ]
 HOSTILE = [
     {"agent": ["sh", "-c", "id"]},
@@ -55,6 +56,30 @@ HOSTILE = [
     {"anything": "\x1b[2J"},
     {"score": json.loads("[" * 40 + "]" * 40)},
     {"api_key": "sk"},
+    {"baseUrl": "localhost"},
+    {"BaseURL": "localhost"},
+    {"sandboxUrl": "x"},
+    {"homeDir": "x"},
+    {"urls": ["localhost"]},
+    {"paths": ["x"]},
+    {"filename": "secrets"},
+    {"hostname": "evil"},
+    {"workdir": "x"},
+    {"args": ["-c", "id"]},
+    {"executable": "sh"},
+    {"shell": True},
+    {"trust_remote_code": True},
+    {"options": {"allow_network": "yes"}},
+    {"waive": ["fs_read"]},
+    {"port": 22},
+    {"fd": 3},
+    {"proxy": "evil"},
+    {"plugins": ["evil"]},
+    {"loader_cls": "os"},
+    {"callback": "os"},
+    {"adapter": "x"},
+    {"\uff41gent": "x"},
+    {"ag\u0435nt": "x"},
 ]
 
 

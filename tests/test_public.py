@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from agent_gym.public import MASK, is_secret, public, public_text
@@ -18,6 +20,38 @@ def test_names_of_secrets(name):
     assert is_secret(name)
     assert public({name: "CANARY"}) == {name: MASK}
     assert public([f"{name}=CANARY"]) == [f"{name}={MASK}"]
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "hf_" + "Aa1" * 12,
+        "sk-" + "aB3" * 10,
+        "ghp_" + "a1" * 18,
+        "AKIA" + "A1" * 8,
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl",
+    ],
+)
+def test_tokens_of_known_forms_are_masked_under_any_name(token):
+    assert public({"note": f"use {token}."}) == {"note": f"use {MASK}."}
+    assert public_text(f"401 for {token}") == f"401 for {MASK}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "unknown key 'data'; keys: a, b",
+        "sorted(rows, key=len)",
+        "pad_token='<pad>' is not in the vocabulary",
+        "max_tokens=512, top_k=3: 12:30@noon is fine, a:b",
+        "the token: see mailto and me@host",
+        "Traceback: File x, line 3, in f\n    token_ids = [1, 2]",
+        "https://host/a:b/c@d",
+        "secret garden; password reset; --tokenizer x",
+    ],
+)
+def test_texts_without_secrets_stay_as_they_are(text):
+    assert public_text(text) == text
 
 
 @pytest.mark.parametrize("name", OPEN)
@@ -49,6 +83,20 @@ def test_other_names_keep_their_values(name):
         {"deep": [{"password": ["CANARY", "CANARY"]}]},
         "postgres://u:CANARY@db/x failed",
         'OpenAI(api_key=\'x\', {"secret": "CANARY"})',
+        {"headers": [["X-Api-Key", "CANARY"], ("Authorization", "token CANARY")]},
+        {"headers": {"Cookie": "session=CANARY"}},
+        {"dsn": "host=h user=u password=CANARY"},
+        {"dsn": "Server=h;Uid=u;Pwd=CANARY;"},
+        {"hf_pat": "CANARY", "jwt": "CANARY", "api_keys": ["CANARY"], "private_key_pem": "CANARY"},
+        {"passwords": {"db": "CANARY"}, "secrets": ["CANARY"], "secret_id": "CANARY", "token_value": "CANARY"},
+        {b"token": "CANARY"},
+        {"pairs": frozenset([("X-Api-Key", "CANARY")])},
+        {"url": "user:CANARY@host:80"},
+        {"url": "https://host/#access_token=CANARY"},
+        "curl -H 'Authorization: token CANARY' -u me:CANARY http://host",
+        "agent-gym sft --hub_token CANARY --hub-token=CANARY failed",
+        "token=CANARY password = 'CANARY' api_key: CANARY",
+        'OpenAI(api_key="CANARY", base_url=x)',
     ],
 )
 def test_a_canary_does_not_pass(value):
@@ -80,6 +128,33 @@ def test_values_of_secret_environment_variables_are_masked_wherever_they_are(mon
     monkeypatch.setenv("MY_SERVICE_NAME", "harmless-value")
     assert public_text("401 for CANARY-0123456 at harmless-value") == f"401 for {MASK} at harmless-value"
     assert public({"note": "x CANARY-0123456"}) == {"note": f"x {MASK}"}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "a-",
+        "a:",
+        "x@",
+        "-u ",
+        "token ",
+        "--token-",
+        'token="',
+        "eyJ",
+        "Authorization:",
+        "user:",
+        "secret_",
+        "://",
+        "?a=",
+        "a.",
+    ],
+)
+def test_the_search_takes_time_in_proportion_to_the_text(part):
+    text = part * (300_000 // len(part))
+    begun = time.process_time()
+    public_text(text)
+    public({"note": text[:30_000]})
+    assert time.process_time() - begun < 4
 
 
 def test_hostile_nesting_and_sizes_end():

@@ -12,6 +12,34 @@ pytest.importorskip("math_verify")
 
 # One pair a line: answer, gold answer.
 RIGHT = r"""
+pi*R*H @ \pi RH
+H*R*pi @ \pi RH
+2*pi*R*H @ 2\pi RH
+5\% @ 0.05
+2**0.5 @ \sqrt{2}
+(-oo, -2) U (2, oo) @ (-\infty,-2)\cup(2,\infty)
+x in (0, 1) @ (0,1)
+-2 <= x <= 7 @ x\in[-2,7]
+set([1, 2, 3]) @ \{1,2,3\}
+frozenset({1, 2}) @ \{1,2\}
+x_1=3, x_2=-3 @ 3, -3
+5cm @ 5\text{ cm}
+1_000 @ 1000
+(1, 2, 3) @ \begin{pmatrix} 1 \\ 2 \\ 3 \end{pmatrix}
+x=1, y=2 @ (1,2)
+(x, y) = (1, 2) @ (1,2)
+(-7)/2 @ -\frac{7}{2}
+7/(-2) @ -\frac{7}{2}
+"Evelyn" @ \text{Evelyn}
+'Evelyn' @ \text{Evelyn}
+empty set @ \emptyset
+no solution @ \emptyset
+664 (base 7) @ 664_7
+664 base 7 @ 664_7
+664_{\text{seven}} @ 664_7
+x ≡ 3 (mod 7) @ x \equiv 3 \pmod 7
+[1, 2, 3] @ 1,2,3
+[2, 1] @ 1,2
 2^{1/2} @ \sqrt{2}
 2**(1/2) @ \sqrt2
 sqrt(2) @ \sqrt{2}
@@ -34,7 +62,6 @@ Union(Interval.open(-oo, -2), Interval.open(2, oo)) @ (-\infty,-2)\cup(2,\infty)
 {1, 2} @ \{1,2\}
 {2, 1} @ \{1,2\}
 FiniteSet(1, 2) @ \{1, 2\}
-[-2, 1] @ -2,1
 Rational(3, 4) @ \frac34
 3.0 @ 3
 ½ @ \frac12
@@ -213,6 +240,35 @@ x \le 3 @ (-\infty,3]
 """
 
 WRONG = r"""
+[1, 2] @ 1,2
+[-2, 2] @ -2,2
+5\% @ 5
+5\% @ 500
+pi*R @ \pi RH
+pi*(R+H) @ \pi RH
+pi*R*H*H @ \pi RH
+A*C @ AB
+AC @ AB
+(-oo, -2) U (3, oo) @ (-\infty,-2)\cup(2,\infty)
+x in (0, 2) @ (0,1)
+-2 <= x < 7 @ x\in[-2,7]
+set([1, 2]) @ \{1,2,3\}
+x_1=3, y_2=-3 @ 3, -3
+5mm @ 5\text{ cm}
+1_00 @ 100
+1_000 @ 100
+(3, 2, 1) @ \begin{pmatrix} 1 \\ 2 \\ 3 \end{pmatrix}
+y=1, x=2 @ (1,2)
+x=2, y=1 @ (1,2)
+(x, y) = (2, 1) @ (1,2)
+(-7)/(-2) @ -\frac{7}{2}
+"Evelyn" or "Adam" @ \text{Evelyn}
+no solution @ 0
+664 (base 8) @ 664_7
+664_{\text{eight}} @ 664_7
+x ≡ 3 (mod 8) @ x \equiv 3 \pmod 7
+frac{1}{2} @ \frac{1}{2}
+2**-0.5 @ \sqrt{2}
 n \text{ odd} @ n \text{ even}
 664_7 @ 664_8
 664 @ 664_7
@@ -409,3 +465,8 @@ def test_a_long_text_takes_no_time(piece: str) -> None:
     for length in (150, 290, 1000):
         assert not math_equal((piece * length)[:length], "x^2")
     assert not math_equal(piece * 100_000, "x^2")
+
+
+def test_a_sign_of_percent_counts_where_the_question_asks_for_percents() -> None:
+    assert math_equal("5\\%", "5", "What percent of 20 is 1?") and not math_equal("5\\%", "5", "What is 2+3?")
+    assert not math_equal("5\\%", "0.05", "What percent of 2000 is 1?")

@@ -75,6 +75,7 @@ HARMLESS: list[tuple[str, str]] = [
     (r"\^\{(\w)\}", r"^\1"),
     (r"_\{(\w)\}", r"_\1"),
     (r"inchs", "inches"),
+    (r"\\in(?![a-z])", "in"),
 ]
 
 

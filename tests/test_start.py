@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import threading
 import time
 from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -34,9 +36,11 @@ from transformers.trainer_callback import ExportableState  # noqa: E402
 
 from agent_gym.errors import AgentGymError, ConfigError, RolloutError  # noqa: E402
 from agent_gym.policies.savable import savable  # noqa: E402
-from agent_gym.trainers import rehearsal, run_lock, saving  # noqa: E402
+from agent_gym.trainers import rehearsal, run_lock, saving, task_dataset  # noqa: E402
+from agent_gym.trainers.best_metric import check_best_metric  # noqa: E402
 from agent_gym.trainers.common import with_metric  # noqa: E402
 from agent_gym.trainers.resumed import best_here  # noqa: E402
+from agent_gym.trainers.run_card import RunCard  # noqa: E402
 from agent_gym.trainers.run_lock import held, refuse_running  # noqa: E402
 from agent_gym.trainers.saving import rotate  # noqa: E402
 
@@ -434,15 +438,48 @@ def test_the_best_checkpoint_is_that_of_the_most_success_unless_it_is_said_other
     assert plateau.lr_scheduler_kwargs["mode"] == "max"
 
 
-def test_a_metric_of_the_environment_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    from agent_gym.trainers import task_dataset
-
+@pytest.mark.parametrize("name", ["env/lettres", "reward/corect", "eval_env/lettres"])
+def test_a_metric_of_the_environment_that_is_not_there_is_refused_before_the_first_rollout(
+    tmp_path: Path, name: str
+) -> None:
     trainer = make_trainer(
         tmp_path, **{**SAVED, "save_steps": 1}, eval_strategy="steps", eval_steps=1, load_best_model_at_end=True,
-        metric_for_best_model="env/lettres", eval_dataset=task_dataset(ENV, tasks=2),
+        metric_for_best_model=name, eval_dataset=task_dataset(ENV, tasks=2),
     )  # fmt: skip
-    with pytest.raises(ConfigError, match=r"metric_for_best_model is 'env/lettres', which .* it has: .*env/letters"):
+    played = []
+    trainer.rollout = lambda *args, **kwargs: played.append(args)
+    with pytest.raises(ConfigError, match=rf"metric_for_best_model is '{name}', which .* it has: .*env/letters"):
         trainer.train()
+    assert not played
+    trainer.args.metric_for_best_model = "env/letters"
+    check_best_metric(trainer)
+
+
+def test_side_files_that_cannot_be_written_end_no_run(tmp_path: Path) -> None:
+    """A folder is in the place of each, so that the system refuses to write it, as a full disk does."""
+    trainer = make_trainer(tmp_path, **SAVED, trajectories_per_step=1)
+
+    class Block(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            (tmp_path / "card.json.part").mkdir(exist_ok=True)
+            if state.global_step == 1:
+                shutil.rmtree(tmp_path / "trajectories")
+                (tmp_path / "trajectories").write_text("")
+
+    trainer.add_callback(Block())
+    with pytest.warns(UserWarning) as caught:
+        trainer.train()
+    words = [str(one.message) for one in caught]
+    for file in (r"card\.json", "trajectories"):
+        assert any(re.search(rf"{file}.* was not written, and training continues: ", word) for word in words), words
+    assert trainer.state.global_step == 2 and weights(loads(tmp_path / "checkpoint-2"))
+
+
+def test_a_card_that_is_broken_is_written_anew(tmp_path: Path) -> None:
+    (tmp_path / "card.json").write_text('{"training": ')
+    card = RunCard(SimpleNamespace(args=SimpleNamespace(output_dir=str(tmp_path))))
+    with pytest.warns(UserWarning, match="cannot be read, and is written anew"):
+        assert card._written() == {}
 
 
 def test_a_number_that_no_episode_had_is_zero() -> None:

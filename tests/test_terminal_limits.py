@@ -15,8 +15,11 @@ pytestmark = pytest.mark.skipif(not os.path.exists("/bin/bash"), reason="a termi
 # Each takes about twice the 96 MiB, or three times the CPU second, of LIMITS.
 LIMITS = {"cpu_seconds": 1.0, "wall_seconds": 15.0, "memory_mb": 96}
 ROOMY = {**LIMITS, "memory_mb": 512}
+# What takes memory slowly, by many calls, must not run out of time first.
+SLOW = {"records of mappings": {**LIMITS, "cpu_seconds": 20.0, "wall_seconds": 20.0}}
 _TOUCH = """
 import ctypes, mmap, os, signal, socket, threading, time
+begun = time.monotonic()
 PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
 def touch(memory, begin=0, end=None):
     for i in range(begin, end or len(memory), 4096): memory[i] = 1
@@ -78,6 +81,16 @@ for k in range(20):
         time.sleep(9); os._exit(0)
 time.sleep(9)
 """,
+    "records of mappings": """
+libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p
+for k in range(12):
+    if os.fork() == 0:
+        size = ctypes.c_size_t(64_000 << 12)
+        at = libc.mmap(None, size, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, ctypes.c_long(0))
+        for n in range(32_000): libc.mprotect(ctypes.c_void_p(at + (n << 13)), ctypes.c_size_t(4096), 1)
+        time.sleep(14); os._exit(0)
+time.sleep(14)
+""",
 }
 SPINNING = {
     "children that nobody waits for": """
@@ -92,6 +105,24 @@ for k in range(30):
         if os.fork() == 0: spin(0.1)
         os._exit(0)
     os.wait(); time.sleep(0.11)
+""",
+    "short children that nobody waits for": """
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+while time.monotonic() < begun + 14:
+    if os.fork() == 0: spin(0.04); os._exit(0)
+    time.sleep(0.04)
+""",
+    "short children that are waited for": """
+while time.monotonic() < begun + 14:
+    if os.fork() == 0: spin(0.005); os._exit(0)
+    os.wait()
+""",
+    "short grandchildren of children that have ended": """
+while time.monotonic() < begun + 14:
+    if os.fork() == 0:
+        if os.fork() == 0: spin(0.005)
+        os._exit(0)
+    os.wait()
 """,
     "threads": "for k in range(8): threading.Thread(target=spin, args=(9,)).start()",
 }
@@ -113,7 +144,9 @@ ALL = {**TAKING, **SPINNING, **MODEST}
 @pytest.mark.parametrize("bare", [False, True])
 def test_what_takes_too_much_is_ended_as_such_and_what_takes_little_is_not(bare: bool) -> None:
     # On a busy machine children that spin are there together: not their memory is to be judged.
-    programs = {name: [_TOUCH + code, ROOMY if name in SPINNING else LIMITS] for name, code in ALL.items()}
+    programs = {
+        name: [_TOUCH + code, ROOMY if name in SPINNING else SLOW.get(name, LIMITS)] for name, code in ALL.items()
+    }
     first, *lines = in_net("terminal_judge.py", {"programs": programs, "bare": bare})
     assert first["pid"] < 20  # as in a container
     assert bare == (first["counted"]["cpu"] == "processes") or first["counted"]["group"] == 0

@@ -42,6 +42,7 @@ from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.evaluate.cards import versions
 from agent_gym.policies.ranks import barrier_on_error, gather
 from agent_gym.public import public
+from agent_gym.trainers.best_metric import check_best_metric
 from agent_gym.trainers.common import with_metric
 from agent_gym.trainers.hub import ModelUploads
 from agent_gym.trainers.public_arguments import public_arguments
@@ -106,6 +107,7 @@ class WholeCheckpoints(ModelUploads):
                 if self.is_world_process_zero():
                     clear_aside(Path(self.args.output_dir), aside_name())
                     rehearse(self, self._files())
+                    check_best_metric(self)
             if self.is_fsdp_enabled and is_peft_model(self.model):
                 # Adapters are small, and of a model with them transformers writes no share but theirs: the critic has
                 # none.

@@ -97,6 +97,7 @@ INSTEAD = {
     ),
     "environment_factory": "give env=lambda: agent_gym.contrib.trl.FromTRL(factory, rows), or a TextEnv",
     "tools": "they belong to the environment: env=lambda: QuestionEnv(questions, tools=[f])",
+    "columns": "they are an argument of the environment: env_kwargs={'columns': {'question': ..., 'answer': ...}}",
     "rollout_func": "the environment answers the policy, and policy= takes what samples",
 }
 """Arguments of TRL's trainer that have no place here, and what has."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 from transformers import TrainerCallback
 from transformers.integrations import TensorBoardCallback
 
-from agent_gym.errors import RolloutError
 from agent_gym.evaluate.prompts import prompt_of
 from agent_gym.evaluate.statistics import share
 from agent_gym.policies.ranks import gather, gather_items
@@ -106,7 +106,7 @@ def repeated_share(sequences: Iterable[Sequence[int]], n: int = 4) -> float:
 def write_episodes(
     trainer: Any, kind: str, episodes: Sequence[Episode], credit: Sequence[TokenCredit | None] | None = None
 ) -> None:
-    """Write episodes as the trajectory file `kind` of a trainer's present step; raises `RolloutError` if it cannot be.
+    """Write episodes as the trajectory file `kind` of a trainer's present step, or warn that the disk took none.
 
     `credit` of each episode is None where it was not trained on; the viewer colours the policy's tokens by it.
     """
@@ -125,9 +125,7 @@ def write_episodes(
     try:
         write_trajectories(path, records)
     except OSError as error:
-        raise RolloutError(
-            f"{path} could not be written: {error}. Make room and resume the run, or set trajectories_per_step to 0"
-        ) from error
+        warnings.warn(f"{path} was not written, and training continues: {error}. Make room", stacklevel=2)
 
 
 def over_rows(episode: Episode, per_token: Sequence[float]) -> list[list[float]]:

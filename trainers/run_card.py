@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from agent_gym.errors import ConfigError, described
 from agent_gym.evaluate.cards import Meter, conclude, write_cards
 from agent_gym.evaluate.panels import canonical, played_panel
 from agent_gym.policies.ranks import gather, gather_items
@@ -88,8 +90,15 @@ class RunCard(TrainerCallback):
         self._write([conclude(name, some, panel, asked=len(some), **facts)[1] for some, panel in panels])
 
     def _written(self) -> dict[str, Any]:
-        """Return what the file has of the training."""
-        return json.loads(self._path.read_text(encoding="utf-8")).get("training", {}) if self._path.is_file() else {}
+        """Return what the file has of the training; nothing where it cannot be read."""
+        try:
+            training = json.loads(self._path.read_text(encoding="utf-8")).get("training", {})
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, AttributeError) as error:
+            warnings.warn(f"{self._path} cannot be read, and is written anew: {described(error)[:300]}", stacklevel=2)
+            return {}
+        return training if isinstance(training, dict) else {}
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._write([])
@@ -98,10 +107,13 @@ class RunCard(TrainerCallback):
         spent = _of_all(self.spent, self._meter)
         spent.update(self._before)
         if self._trainer.accelerator.is_main_process:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             training = {**provenance(self._trainer), "judge": self._judge, "spent": spent}
-            # An evaluation before this trainer has trained leaves what an earlier run has written.
-            write_cards(self._path, cards, training=training if self._begun else self._written() or training)
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                # An evaluation before this trainer has trained leaves what an earlier run has written.
+                write_cards(self._path, cards, training=training if self._begun else self._written() or training)
+            except (OSError, ConfigError) as error:  # such as a full disk: the weights matter more
+                warnings.warn(f"{self._path} was not written, and training continues: {error}", stacklevel=2)
 
 
 def write_imitation_card(trainer: Any, tasks: Mapping[str, Any], shown: Counter[str], meter: Meter) -> None:

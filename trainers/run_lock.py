@@ -71,7 +71,8 @@ def refuse_running(folder: str | Path) -> None:
 def _take(path: Path, run: str) -> tuple[int, str]:
     """Return a descriptor that holds the lock, and the token of the run, which may be one to join."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # A link in a folder that others made could name any file of the user's, which would be emptied.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         _open.add(descriptor)
         try:
             token = _lock(path, descriptor, run)

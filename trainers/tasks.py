@@ -64,7 +64,7 @@ def task_dataset(
     return Dataset.from_dict({column: [row[i] for row in rows] for i, column in enumerate(COLUMNS)})
 
 
-def as_tasks(rows: Rows, name: str, env: EnvLike | None = None) -> Dataset:
+def as_tasks(rows: Rows, name: str, env: EnvLike | None = None, env_kwargs: Mapping[str, Any] | None = None) -> Dataset:
     """Return the tasks that rows name, as a data set with the columns of `task_dataset`.
 
     Args:
@@ -72,6 +72,7 @@ def as_tasks(rows: Rows, name: str, env: EnvLike | None = None) -> Dataset:
             these become the tasks of a `QuestionEnv` without tools.
         name: what messages call them.
         env: the environment of the run. It has tasks of its own, so that questions are refused.
+        env_kwargs: arguments of the `QuestionEnv` that questions are the tasks of, such as `columns` and `skip_bad`.
 
     Raises:
         ConfigError: for rows that are neither.
@@ -87,7 +88,11 @@ def as_tasks(rows: Rows, name: str, env: EnvLike | None = None) -> Dataset:
                 "questions without tools, give the rows to the environment, env=lambda: QuestionEnv(rows, tools=[f]), "
                 "or name its tasks with task_dataset()"
             )
-        return task_dataset(partial(QuestionEnv, read_given(rows, rules_of(), name)))
+        settings = {"columns": None, "skip_bad": False, **(env_kwargs or {})}
+        rules = rules_of(settings.pop("columns"), skip_bad=settings.pop("skip_bad"), judged="score" not in settings)
+        return task_dataset(partial(QuestionEnv, read_given(rows, rules, name), **settings))
+    if env_kwargs and env is None:
+        raise ConfigError(f"{name} names tasks with arguments of their environments, and env_kwargs has others")
     dataset = rows if isinstance(rows, Dataset) else Dataset.from_list([{**row} for row in rows])
     check_task_columns(dataset, name)
     return dataset
@@ -118,10 +123,11 @@ def data_sets(
         if env is None:
             raise ConfigError("give an environment (env=...) or a train_dataset made with task_dataset()")
         train = task_dataset(env, env_kwargs, split="train", seed=seed)
-    read = as_tasks(train, "train_dataset", env)
+    given = env_kwargs if env is None else None
+    read = as_tasks(train, "train_dataset", env, given)
     if isinstance(evaluation, Mapping):
-        return read, {key: as_tasks(part, f"eval_dataset[{key!r}]", env) for key, part in evaluation.items()}
-    return read, None if evaluation is None else as_tasks(evaluation, "eval_dataset", env)
+        return read, {key: as_tasks(part, f"eval_dataset[{key!r}]", env, given) for key, part in evaluation.items()}
+    return read, None if evaluation is None else as_tasks(evaluation, "eval_dataset", env, given)
 
 
 def check_task_columns(dataset: Dataset, name: str) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -19,7 +18,7 @@ from agent_gym.certify.record import Record
 from agent_gym.certify.report import badge, page, text
 from agent_gym.cli.parser import CommandParser
 from agent_gym.cli.view import check_new
-from agent_gym.errors import ConfigError, writing
+from agent_gym.errors import ConfigError, write_whole
 from agent_gym.registry import EnvEntry, entries, make
 from agent_gym.viewer.card import card
 
@@ -67,8 +66,7 @@ def certify(argv: Sequence[str]) -> int:
         "badge": badge(records),
     }
     for kind, path in outputs.items():
-        with writing(path):
-            Path(path).write_text(written[kind], encoding="utf-8")
+        write_whole(path, written[kind])
         print(f"{kind:<12} {path}")
     return int(any(record.verdict == "fail" for record in records))
 

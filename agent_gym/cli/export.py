@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agent_gym.cli.parser import CommandParser, announce, positive, run_kind
 from agent_gym.cli.view import check_new, read_files
-from agent_gym.errors import ConfigError, require, writing
+from agent_gym.errors import ConfigError, require, write_whole
 from agent_gym.evaluate.panels import SIZES, Panel, canonical, look, read_panel, write_panels
 from agent_gym.evaluate.prompts import count_of
 
@@ -103,8 +103,7 @@ def _export_tasks(argv: Sequence[str]) -> int:
         read_panel(str(place), env_id)
     check_new(out)
     rows = list(look(env_id, kwargs, split, arguments.tasks))
-    with writing(out):
-        out.write_text("".join(canonical(row) + "\n" for row in rows), encoding="utf-8")
+    write_whole(out, "".join(canonical(row) + "\n" for row in rows))
     panel = Panel.of(out.stem, env_id, kwargs, split, rows)
     panel.write(place)
     seen = f"{len(rows)} tasks, {count_of(panel.prompts)}"

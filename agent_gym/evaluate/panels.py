@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.call_format import families
-from agent_gym.errors import ConfigError, writing
+from agent_gym.errors import ConfigError, write_whole, writing
 from agent_gym.images import Image
 from agent_gym.public import public
 from agent_gym.registry import ENVS
@@ -98,7 +98,7 @@ class Panel:
         tasks = ",\n".join(map(json.dumps, self.tasks))
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f'{head[:-2]},\n"tasks": [\n{tasks}\n]\n}}\n', encoding="utf-8")
+            write_whole(path, f'{head[:-2]},\n"tasks": [\n{tasks}\n]\n}}\n')
 
 
 def without_folders(env_kwargs: Mapping[str, Any]) -> dict[str, Any]:

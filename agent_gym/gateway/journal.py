@@ -43,6 +43,8 @@ class Journal:
         self._pending: dict[str, list[bytes]] = {}
         self._lock = locked(self._folder)
         self.recovered = fold(record)
+        if left := sorted(path.name for path in self._folder.glob("*.unreadable")):
+            warn(f"{self._folder} holds conversations that cannot be read: {', '.join(left)}; they are kept there")
         words = [sys.executable, "-I", __file__, str(record.resolve())]
         # In a separate session: a signal to the gateway's group must not end it.
         self._watcher = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
@@ -141,7 +143,13 @@ def fold(record: Path) -> int:
     """Append the conversations that were left to the record, and return how many; the caller holds the lock."""
     count = 0
     for path in sorted(folder_of(record).glob("*.jsonl")):
-        episode = folded(path.read_bytes())
+        if path.is_symlink():
+            continue  # not of a gateway, and what it names may be anything
+        try:
+            episode = folded(path.read_bytes())
+        except (KeyError, TypeError, AttributeError, IndexError):  # damaged, or not of a gateway: it is kept
+            path.rename(path.with_name(path.name + ".unreadable"))
+            continue
         if episode is not None:
             with record.open("ab", buffering=0) as file:
                 write_all(file, json.dumps(episode).encode() + b"\n")
@@ -160,6 +168,8 @@ def folded(content: bytes) -> dict[str, Any] | None:
     if len(lines) < 2:
         return None
     base, *turns = lines
+    if "spec" not in base:
+        raise KeyError("spec")  # the first line is lost
     messages: list[Any] = []
     rows: list[dict[str, Any]] = []
     steps = []
@@ -223,8 +233,10 @@ def watch(record: Path) -> None:
         # A process that is killed may close its pipe before it lets go of its lock. The next gateway may have it, too.
         with suppress(BlockingIOError), locked(folder_of(record)):
             fold(record)
-            (folder_of(record) / _LOCK).unlink()
-            return folder_of(record).rmdir()
+            with suppress(OSError):  # a file that could not be read is kept
+                (folder_of(record) / _LOCK).unlink()
+                folder_of(record).rmdir()
+            return
         time.sleep(0.1)
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.chat import text_of
+from agent_gym.errors import write_whole
 from agent_gym.transcript import KINDS, kind_of
 
 # The page's script in the order in which it runs; the last one starts it.
@@ -93,7 +94,7 @@ def write_html(path: str | Path, records: Records | Mapping[str, Records], title
     """Write the page, making the folder if needed, and return its path."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render_html(records, title), encoding="utf-8")
+    write_whole(path, render_html(records, title))
     return path
 
 

@@ -14,6 +14,7 @@ imports nothing of its package but values.py, to start fast.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import json
@@ -51,11 +52,26 @@ _BORDER_DIGITS = 300
 
 def same_answer(given: Node, gold: Node, given_text: str = "", gold_text: str = "") -> bool:
     """Whether two answers are the same; their texts are for parts that no tree covers."""
+    given, gold = _factors(given, gold), _factors(gold, given)
     if given[0] == "seq" or gold[0] == "seq":
         if given[0] != gold[0]:
             return False
         return _same_sequence(given[1], gold[1]) or _same_by_math_verify(given_text, gold_text)
     return same(given, gold)
+
+
+def _factors(node: Node, other: Node) -> Node:
+    r"""Read RH in `\pi RH` as a product where the other answer has R and H, and no RH."""
+    letters = set(values.names_in(other)) if other[0] in values.SCALARS else set()
+
+    def split(part: Any, inside: bool) -> Any:
+        if not isinstance(part, list) or not part:
+            return part
+        if inside and part[0] == "v" and re.fullmatch("[A-Z]{2,}", str(part[1])) and letters >= {*part[1]}:
+            return functools.reduce(lambda one, name: ["*", one, ["v", name]], part[1][1:], ["v", part[1][0]])
+        return [split(piece, inside or part[0] == "*") for piece in part]
+
+    return split(node, False)
 
 
 def _same_sequence(given: list[Node], gold: list[Node]) -> bool:
@@ -81,6 +97,8 @@ def same(given: Node, gold: Node) -> bool:
     if given == gold:
         return True
     given, gold = _both_signs(given), _both_signs(gold)
+    if gold[0] == "round":
+        given = _in_order(given)
     if {given[0], gold[0]} & {"word"}:
         return given == gold
     spans = _same_set(given, gold)
@@ -103,6 +121,8 @@ def _same_thing(given: Node, gold: Node) -> bool:
     if kind == "matrix" and given[0] == "square":
         lines = [row[1] if row[0] == "square" else None for row in given[1]]
         given = ["matrix", "matrix", lines] if all(lines) else given
+    if kind == "matrix" and given[0] == "round" and all(len(row) == 1 for row in gold[2]):  # a vector
+        given = ["matrix", gold[1], [[item] for item in given[1]]]
     if given[0] != kind:
         if kind in values.SCALARS and given[0] in values.SCALARS:
             return values.same_value(given, gold)
@@ -171,14 +191,14 @@ def _with_sign(node: Any, sign: int) -> Any:
 
 def _same_bag(given: Node, gold: Node) -> bool:
     """Whether two lists have the same members, whatever their order."""
-    if gold[0] == "list" and given[0] == "square":  # a list of Python's
+    if gold[0] == "list" and given[0] == "square" and not _is_interval(given):  # a list of Python's
         given = ["list", [], given[1]]
     if given[0] not in _BAGS or gold[0] not in _BAGS:
         return False
     a, b = given[-1], gold[-1]
     if len(a) != len(b):
         return False
-    names = [{json.dumps(item[2][0]) for item in items if _named(item)} for items in (a, b)]
+    names = [{_root_name(item) for item in items if _named(item)} for items in (a, b)]
     if any(len(found) > 1 for found in names) and names[0] != names[1]:
         return False  # 2, 1 is not x = 1, y = 2
     left = list(b)
@@ -190,6 +210,11 @@ def _same_bag(given: Node, gold: Node) -> bool:
     return True
 
 
+def _is_interval(node: Node) -> bool:
+    """Whether square brackets hold two numbers of which the second is larger: that is no list of two."""
+    return len(node[1]) == 2 and _set(node) is not None
+
+
 def _named(node: Node) -> bool:
     r"""Whether a node is `x = 5`, `f(x) = 5` or `x \in A`: a name and its value."""
     if node[0] != "rel" or len(node[1]) != 1 or node[1][0] not in ("=", "in"):
@@ -198,7 +223,30 @@ def _named(node: Node) -> bool:
     return name[0] == "v" or (name[0] == "ap" and len(name) == 3)
 
 
+def _root_name(node: Node) -> str:
+    """Return the name of `x_1 = 3`, without its number: x_1 = 3, x_2 = 5 are two roots of x."""
+    name = node[2][0]
+    return re.sub(r"_\{?\d+\}?$", "", name[1]) if name[0] == "v" else json.dumps(name)
+
+
+def _in_order(node: Node) -> Node:
+    """Return `x = 1, y = 2` as `(1, 2)`, where the names are letters in their order; another node as it is."""
+    items = node[2] if node[0] == "list" and all(map(_named, node[2])) else []
+    names = [item[2][0][1] for item in items if item[2][0][0] == "v" and item[1] == ["="]]
+    letters = len(names) == len(items) > 1 and all(len(name) == 1 for name in names) and sorted(set(names)) == names
+    return ["round", [item[2][1] for item in items]] if letters else node
+
+
+def _names_a_point(node: Node) -> bool:
+    """Whether a node is `(x, y) = (1, 2)`."""
+    if node[0] != "rel" or node[1] != ["="] or [side[0] for side in node[2]] != ["round", "round"]:
+        return False
+    return all(one[0] == "v" for one in node[2][0][1]) and len(node[2][0][1]) == len(node[2][1][1])
+
+
 def _same_without_name(given: Node, gold: Node) -> bool:
+    if _names_a_point(given):
+        return same(given[2][1], gold)
     if _named(given):
         return same(given[2][1], gold)
     return _named(gold) and same(given, gold[2][1])

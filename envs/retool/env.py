@@ -296,7 +296,7 @@ class ReToolEnv(RowOpening, ToolEnv):
 
     def answer(self, text: str) -> Reply:
         stated = boxed_answer(text)
-        correct = any(math_equal(stated, gold) for gold in self._given.golds)
+        correct = any(math_equal(stated, gold, self._given.text) for gold in self._given.golds)
         terms = {"outcome": float(correct), "format": boxed_format(text)}
         return Reply(terms=terms, terminated=True, success=correct)
 

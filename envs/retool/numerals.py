@@ -4,14 +4,14 @@ r"""Numerals: texts that are a number, without anything left to compute.
 |---|---|
 | `72`, `-72`, `+72`, `72.50`, `.5`, `5.` | `2+3`, `2^3`, `12!`, `|-5|`, `\sqrt{25}`, `\binom{4}{2}`, `7=6=5` |
 | `1,234`, `1{,}234`, `1\,234`, `1 234`: groups of three digits | `1,2`, `1 2`, `12,34` |
-| `3/4`, `\frac{3}{4}`, `\frac34`, `-\dfrac{6}{8}` | `\frac{1+2}{4}`, `1/2/3`, `3 \div 4` |
+| `3/4`, `\frac{3}{4}`, `\frac34`, `-\dfrac{6}{8}`, `(-3)/4` | `\frac{1+2}{4}`, `1/2/3`, `3 \div 4` |
 | `1\frac{1}{2}`, `1 1/2`, a mixed number: 3/2 | `2\frac{3}{2}` |
 | `1.5\times10^{3}`, `2\cdot10^5`, `10^5`, `1.5e3` | `15\times10^2`, `2\times3` |
 | `x = 5`, `AB = 5`, `f(2) = 5`, `\boxed{5}`, `$5$`, `(5)`, `\text{5}` | `x+1 = 5`, `[5]` |
 | `5\text{ cm}`, `5\text{ m}^2`, `5 dollars`, `\$5`, `5^\circ C` | `5\text{ million}`, `5\text{ or }6`, `5x`, `5\pi` |
 
-A unit is left out, as the graders of MATH (arXiv:2103.03874) do it. So is the sign of a percentage: `5\%` is 5, and
-neither 0.05 nor the value of `500\%`. A word that changes the number, such as "million", makes it no numeral.
+A unit is left out, as the graders of MATH (arXiv:2103.03874) do it. `5\%` has the value 5 and the unit %: scoring.py
+decides whether it is 5 or 0.05. A word that changes the number, such as "million", makes it no numeral.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ _LAYER = re.compile(
     r"|\\(?:boxed|fbox|text|textbf|mathrm|mathbf)\s*\{(.*)\}|(.*)\.|\\displaystyle(?![a-zA-Z])(.*)",
     re.DOTALL,
 )
+_SIGNED = re.compile(r"\A(?:\(\s*(-?[0-9]+)\s*\)|(-?[0-9]+))\s*/\s*(?:\(\s*(-?[0-9]+)\s*\)|([0-9]+))(?![0-9.])")
 _NOTHING = re.compile(r"\\!|\\left(?![a-zA-Z])|\\right(?![a-zA-Z])")
 _TYPED = str.maketrans("−\u2013\u2011\u202f\u2009\xa0", "---   ")
 _SPACE = re.compile(r"\\[,;: ]|~|\\q?quad(?![a-zA-Z])")
@@ -87,6 +88,7 @@ def quantity(text: str) -> Quantity | None:
         if layer[0].startswith("(") and "," in layer[0]:
             return None  # (1,234) is a pair
         text = next(inner for inner in found if inner is not None).strip()
+    text = _SIGNED.sub(_unsigned, text, count=1)
     match = _NUMBER.match(text)
     if match is None:
         return None
@@ -100,6 +102,13 @@ def quantity(text: str) -> Quantity | None:
         return None
     currency = _CURRENCIES.get(match["currency"] or "", "")
     return Quantity(value, (_stated(unit) if unit else "") or currency, name)
+
+
+def _unsigned(fraction: re.Match[str]) -> str:
+    """Write `(-3)/4` and `3/(-4)` as `-3/4`."""
+    top, bottom = fraction[1] or fraction[2], fraction[3] or fraction[4]
+    sign = "-" if top.startswith("-") != bottom.startswith("-") else ""
+    return f"{sign}{top.lstrip('-')}/{bottom.lstrip('-')}"
 
 
 def _stated(unit: re.Match[str]) -> str:

@@ -8,7 +8,8 @@ part by part, values by value, in another process (comparing.py).
 `\sqrt{18}` is `3\sqrt{2}`. But a comparison must not solve the problem or compute for minutes, so an answer may have no
 operator such as `\sum` or `!`, and no power of numbers, that the gold answer has not; see `computes`.
 
-A unit, or a name as in `x = 5`, may be left out; where both answers have one it must be the same.
+A unit, or a name as in `x = 5`, may be left out; where both answers have one it must be the same. A sign of percent is
+a unit where the gold answer has it or the question speaks of percents, else a hundredth: `5\%` is 0.05 and not 5.
 """
 
 from __future__ import annotations
@@ -40,12 +41,18 @@ _PAIRS = {"(": ")", "{": "}", "[": "]"}
 _LAYOUT = re.compile(r"\\(?:[dt]?frac|sqrt|cdot|times|div|text|mathrm|mathbf|over)(?![a-zA-Z])")
 _LAYOUT_AND_CONSTANTS = re.compile(rf"{_LAYOUT.pattern}|\\pi(?![a-zA-Z])|[ei]")
 _SMALL = re.compile(r"[{(]*-?(?:\d{1,2}(?:[./]\d{1,2})?|\\[dt]?frac\{?\d{1,2}\}?\{?\d{1,2}\}?)[)}]*", re.ASCII)
-_ROOT = re.compile(r"[{(]*-?(?:1/[2-9]|\\frac\{?1\}?\{?[2-9]\}?)[)}]*", re.ASCII)
+_ROOT = re.compile(r"[{(]*-?(?:1/[2-9]|0?\.5|\\frac\{?1\}?\{?[2-9]\}?)[)}]*", re.ASCII)
+_PERCENT = re.compile(r"percent|per cent|%", re.IGNORECASE)
 _NEAR = 20  # characters around a `^` that are looked at without a bracket
 
 
-def math_equal(answer: str | None, gold: str) -> bool:
+def math_equal(answer: str | None, gold: str, question: str = "") -> bool:
     """Whether two answers are the same mathematical object. One that takes too much to compare is not equal.
+
+    Args:
+        answer: as it was stated; None for none.
+        gold: the right answer.
+        question: decides whether a sign of percent is a unit, which the gold answer leaves out.
 
     `EnvFailure` if the comparison could not be made, through no fault of the answer.
     """
@@ -54,15 +61,19 @@ def math_equal(answer: str | None, gold: str) -> bool:
     given, wanted = to_tex(answer, gold), to_tex(gold, gold)
     number = quantity(wanted)
     if number is not None:
-        return _same_quantity(quantity(given), number)
+        return _same_quantity(quantity(given), number, bool(_PERCENT.search(question)))
     if _tight(given) == _tight(wanted) or _words(given) == _words(wanted) != []:
         return True
     return not computes(given, wanted) and _compare(given, wanted)
 
 
-def _same_quantity(given: Quantity | None, gold: Quantity) -> bool:
+def _same_quantity(given: Quantity | None, gold: Quantity, in_percent: bool) -> bool:
     """Whether two numbers are the same, and their units and names, where both state them."""
-    if given is None or given.value != gold.value:
+    if given is None:
+        return False
+    if given.unit == "%" and not gold.unit and not in_percent:
+        return given.value / 100 == gold.value
+    if given.value != gold.value:
         return False
     return all(not one or not other or one == other for one, other in zip(given[1:], gold[1:], strict=True))
 
@@ -91,7 +102,7 @@ def computes(answer: str, gold: str) -> bool:
     """
     if (set(_COMMAND.findall(answer)) - set(_COMMAND.findall(gold))) & _OPERATORS:
         return True
-    if any(part.count("=") > max(1, gold.count("=")) for part in _ITEM_ENDS.split(answer)):
+    if any(len(_EQUALS.findall(part)) > max(1, gold.count("=")) for part in _ITEM_ENDS.split(answer)):
         return True
     for base, exponent in set(_powers(answer)) - set(_powers(gold)):
         # In a power of powers pi, e and i are numbers, too: `\pi^{\pi^{\pi}}`.
@@ -126,6 +137,7 @@ def _powers(text: str) -> Iterator[tuple[str, str]]:
 
 _pool = checker.Pool()
 _TEXT = re.compile(r"\\(?:text|mbox|hbox|textbf|textrm)\s*\{([^{}]*)\}")
+_EQUALS = re.compile(r"(?<![<>!])=")
 _ITEM_ENDS = re.compile(r"[,;]|\b(?:and|or)\b")
 
 

@@ -31,6 +31,24 @@ _LETTERS = {chr(code): f"\\{name} " for name in GREEK for code in (
     if not name.startswith("var") and name not in ("ell", "lambda", "Lambda", "sigma")
     else []
 )} | {"λ": "\\lambda ", "Λ": "\\Lambda ", "σ": "\\sigma ", "ϕ": "\\phi ", "ϑ": "\\theta "}  # fmt: skip
+_BASES = {
+    word: str(at) for at, word in enumerate("two three four five six seven eight nine ten eleven twelve".split(), 2)
+}
+_SPOKEN: list[tuple[re.Pattern[str], str]] = [  # as a person writes them
+    (re.compile(pattern), into)
+    for pattern, into in (
+        (r"(?<=[)\]}])\s*U\s*(?=[(\[{\\])", r"\\cup "),
+        (r"(?<![a-zA-Z\\])([a-zA-Z])\s+in\s+(?=[(\[{\\])", r"\1 \\in "),
+        (r"(?<![\\a-zA-Z.])sqrt\s+(\d+)", r"\\sqrt{\1}"),
+        (r"(?<=\d)(?=(?:[cmk]m|[mk]g|ft|lbs?|oz|mph|ml|min)(?![a-zA-Z]))", " "),
+        (r"\(\s*mod\s+(\w+)\s*\)", r"\\pmod{\1}"),
+        (r"(?i)\A(?:the\s+)?(?:empty|null)\s+set\Z|\Ano\s+(?:real\s+)?solutions?\Z", r"\\emptyset "),
+    )
+]
+_BASE = re.compile(
+    r"([0-9A-Z]+)(?:_([0-9])|_\{\s*(?:\\text\s*\{\s*([a-z]+)\s*\}|([0-9]+|[a-z]+))\s*\}"
+    r"|\s*\(\s*(?:in\s+)?base[\s-]*([0-9]+|[a-z]+)\s*\)|\s*(?:in\s+)?base[\s-]*([0-9]+|[a-z]+))"
+)
 _TABLE = str.maketrans(_SIGNS | _LETTERS)
 _SPELLED = "|".join(sorted(FUNCTIONS - {"min", "sec"}))  # which are units, too
 _LAYOUT: list[tuple[re.Pattern[str], str]] = [
@@ -59,7 +77,7 @@ _LAYOUT: list[tuple[re.Pattern[str], str]] = [
 _WRAPPERS = re.compile(
     r"\*\*(?!\*)(.+)\*\*|__(.+)__|```(?:\w*\n)?(.+)```|`([^`]+)`|\$\$(.+)\$\$|\$([^$]+)\$|\\\((.+)\\\)|\\\[(.+)\\\]"
     r"|<(?:b|strong|code)>(.+)</(?:b|strong|code)>|\\(?:mathbf|boldsymbol|bm|textbf|boxed|fbox|mathrm|bold)\s*\{(.+)\}"
-    r"|\\displaystyle(?![a-zA-Z])(.+)|(.*[^.])\.|\*([^*]+)\*",
+    r"|\\displaystyle(?![a-zA-Z])(.+)|(.*[^.])\.|\*([^*]+)\*|\"([^\"]+)\"|'([^']+)'|\u201c([^\u201d]+)\u201d",
     re.DOTALL,
 )
 _RECURRING = re.compile(
@@ -78,7 +96,7 @@ _MODULES = re.compile(r"(?<![\\a-zA-Z_])(?:sympy|sp|math|np|numpy|S)\.(?=[a-zA-Z
 
 def to_tex(text: str, gold: str = "") -> str:
     """Return a text in TeX without layout; `gold` is the answer that it is compared with."""
-    text = unwrap(_unicode(text))
+    text = _spoken(unwrap(_unicode(text)), gold)
     if inner := re.fullmatch(r"\\?\{\s*(?:\\?[a-z]+)\s*(?:\||\\mid|:)(?![a-zA-Z])(.+?)\\?\}", text, re.DOTALL):
         text = inner[1].strip()  # {x | x > 2}
     for pattern, into in _LAYOUT:
@@ -93,6 +111,18 @@ def to_tex(text: str, gold: str = "") -> str:
     if plain.startswith("{") and _close(plain, 0) == len(plain) - 1:  # a set of Python's, or a group of TeX's
         plain = f"\\{{{plain[1:-1]}\\}}" if not plain[1:-1].strip() or "," in plain else plain[1:-1].strip()
     return plain
+
+
+def _spoken(text: str, gold: str) -> str:
+    """Write in TeX the words and signs of a person: `(0, 1) U (2, 3)`, `664 base 7`, `1_000`."""
+    for pattern, into in _SPOKEN:
+        text = pattern.sub(into, text)
+    base = _BASE.fullmatch(text)
+    word = next(filter(None, base.groups()[1:])) if base else ""
+    digits = word if word.isdigit() else _BASES.get(word, "")
+    if base and len(digits) < 3 and 1 < int(digits or 0) < 37:
+        return f"{base[1]}_{{{digits}}}"
+    return text if "_" in gold else re.sub(r"(?<=\d)_(?=\d{3}(?!\d))", "", text)
 
 
 def unwrap(text: str) -> str:
@@ -340,6 +370,15 @@ _CALLS: dict[str, Callable[[list[str], str], str | None]] = {
     "Tuple": lambda parts, gold: f"({', '.join(parts)})",
     "Point2D": lambda parts, gold: f"({', '.join(parts)})",
     "Point": lambda parts, gold: f"({', '.join(parts)})",
-    "set": lambda parts, gold: "\\emptyset " if not parts else None,
+    "set": lambda parts, gold: _set_of(parts, gold) if parts else "\\emptyset ",
+    "frozenset": lambda parts, gold: _set_of(parts, gold) if parts else "\\emptyset ",
 }
-_RAW = ("Matrix", "ImmutableDenseMatrix", "array")
+_RAW = ("Matrix", "ImmutableDenseMatrix", "array", "set", "frozenset")
+
+
+def _set_of(parts: list[str], gold: str) -> str | None:
+    """Write `set([1, 2])` as a set."""
+    inner = parts[0].strip()
+    if inner[:1] + inner[-1:] not in ("[]", "()", "{}"):
+        return None if inner else "\\emptyset "
+    return f"\\{{{', '.join(_python(part, gold) for part in _arguments(inner[1:-1]))}\\}}"

@@ -65,7 +65,8 @@ class _Ground:
     users: range | None  # ids, one for each session, or None without the right to give them
     flags: mmap.mmap  # see `forkserver.Confinement`
     pidfd: int  # of the fork server: how a child learns whether it has ended
-    meminfo: int  # descriptor of /proc/meminfo, which commands do not see
+    meminfo: int  # descriptors of /proc/meminfo and /proc/loadavg, which commands do not see
+    loadavg: int
     groups: Groups | None
     told: bool  # whether the filter tells a command's first process of shared memory
 
@@ -83,7 +84,7 @@ def _prepare(server: socket.socket) -> _Ground:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     setup: Setup = json.loads(server.recv(MAX_MESSAGE_BYTES))
     users, groups = kernel.free_users(), make_groups()
-    meminfo = os.open("/proc/meminfo", os.O_RDONLY | os.O_CLOEXEC)
+    meminfo, loadavg = (os.open(f"/proc/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("meminfo", "loadavg"))
     interpreter = os.path.realpath(sys.executable)
     readable = sorted({*setup["readable"], *preload.libraries()})
     report_plugin = pathlib.Path(__file__).with_name("pytest_report.py").read_text()
@@ -109,7 +110,7 @@ def _prepare(server: socket.socket) -> _Ground:
     told = _can_be_told()
     rules = seccomp.template(True, shell=True, told=told)
     flags = mmap.mmap(-1, CHILDREN)
-    ground = _Ground(rules, users, flags, os.pidfd_open(os.getpid()), meminfo, groups, told)
+    ground = _Ground(rules, users, flags, os.pidfd_open(os.getpid()), meminfo, loadavg, groups, told)
     clock = kernel.task_clock()
     kernel.undumpable()
     gc.freeze()
@@ -233,13 +234,13 @@ def _run(job: Job, ground: _Ground) -> None:
         group = None if ground.groups is None else ground.groups.enter(str(request["id"]), memory)
         counted = [] if group is None else [group.counted, group.parts]
         # `ours` has why this file failed, or the reward
-        kernel.place([stdin, output, output, ours, ground.pidfd, ground.meminfo, *counted])
+        kernel.place([stdin, output, output, ours, ground.pidfd, ground.meminfo, ground.loadavg, *counted])
         if group is not None:
-            group.counted, group.parts = 6, 7
-        kernel.close_from(6 + len(counted))
+            group.counted, group.parts = 7, 8
+        kernel.close_from(7 + len(counted))
         clock = kernel.task_clock()
         listener = _confine(request, ground)
-        meter = usage.UsageMeter(request["cpu_seconds"], memory, clock, listener, 5, group)
+        meter = usage.UsageMeter(request["cpu_seconds"], memory, clock, listener, 5, 6, group)
         ground.flags[flag] = 1
     except BaseException as error:
         os.write(3, f"{type(error).__name__}: {error}".encode())

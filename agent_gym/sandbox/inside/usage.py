@@ -1,8 +1,8 @@
 """How much a command has taken, all its processes together: CPU time and memory, by the kernel's own figures.
 
 CPU time is a counter of the kernel (perf_event_open(2), a task clock that children inherit). It holds the time of
-processes that have ended, also of the ones that nobody waits for. Without the right to it, /proc is read, and a sum
-that never falls is kept.
+processes that have ended, also of the ones that nobody waits for. Without the right to it, /proc is read, more often
+while processes are made, and a sum that never falls is kept.
 
 Memory is counted in three parts. The memory of one process is in its /proc/PID/task/TID/status: a process whose first
 thread has ended has no figures, its other threads have. Shared memory (mmap with MAP_SHARED) can stay in memory when no
@@ -10,7 +10,8 @@ process has it mapped any more, and buffers of sockets belong to none: both are 
 filter of system calls, which tells this process of it (seccomp_unotify(2)), and that sum never falls. Files are in the
 session's own file system, which has a size.
 
-A control group, where one can be made, counts the rest of the kernel's memory as well (`groups.py`).
+A control group, where one can be made, counts the rest of the kernel's memory as well (`groups.py`). Without one, the
+records of mappings are counted by their lines in /proc/PID/maps.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ _CLOSELY = 8  # from this part of the limit on
 _RESERVE_SHARE, _RESERVE_BYTES = 20, 512 << 20  # a twentieth of the machine's memory, at most 512 MiB
 _PATIENCE_S = 2.0  # a small command lives so much longer in a shortage than one that is near its limit
 _MMAP = (9, 222)
+_MAPPING_BYTES = 256  # a vm_area_struct, and its share of the tree in which it is
+_FEW_MAPPINGS = 1 << 17  # bytes of /proc/PID/maps, some 1,500 lines: what has fewer is not counted
+_MAPS_S = 0.5
 
 
 @dataclass
@@ -52,10 +56,14 @@ class UsageMeter:
     memory: int  # bytes
     clock: int | None  # descriptor of the kernel's counter of CPU time
     listener: int | None  # descriptor by which the filter tells of shared memory
-    meminfo: int  # descriptor of /proc/meminfo
+    meminfo: int  # descriptors of /proc/meminfo and /proc/loadavg
+    loadavg: int
     group: Group | None = None
     shared: int = 0  # bytes asked for
     _seen: dict[tuple[int, bytes], int] = field(default_factory=dict)  # ticks of each process that is or was there
+    _most: int = 0  # ticks of all processes that were there at one time, and of those that they have waited for
+    _made: bytes = b""  # the number of the last process or thread
+    _maps: dict[str, tuple[float, int]] = field(default_factory=dict)  # by process, when it was counted: bytes
     _short_since: float | None = None
     _next: float = 0.0
 
@@ -67,7 +75,8 @@ class UsageMeter:
         memory = self._count() + self.shared
         if self.group is not None:
             memory = max(memory, self.group.memory())
-        self._next = now + (_LOOK_CLOSELY_S if memory * _CLOSELY > self.memory else _LOOK_S)
+        closely = memory * _CLOSELY > self.memory or (self.clock is None and self._forks())
+        self._next = now + (_LOOK_CLOSELY_S if closely else _LOOK_S)
         if self._cpu() > self.cpu_seconds:
             return "cpu"
         if memory > self.memory:
@@ -109,28 +118,54 @@ class UsageMeter:
 
     def _count(self) -> int:
         """Return the bytes that belong to one process each, over all; and, without a clock, note their CPU time."""
-        kilobytes = 0
+        kilobytes = ticks = 0
+        now = time.monotonic()
         for name in os.listdir("/proc"):
             if not name.isdigit() or name == "1":
                 continue
             if self.clock is None:
                 with suppress(OSError):
-                    self._look(int(name))
+                    ticks += self._look(int(name))
             with suppress(OSError):
                 kilobytes += _resident(name)
+                if self.group is None and kilobytes << 10 <= self.memory:
+                    kilobytes += self._mapped(name, now) >> 10
+        waited = os.times()  # processes whose parents have ended are children of this one
+        self._most = max(self._most, ticks + round((waited.children_user + waited.children_system) / _TICK_S))
         return kilobytes << 10
 
-    def _look(self, process: int) -> None:
+    def _look(self, process: int) -> int:
+        """Note the time of a process, and return it with that of the children for which it has waited, in ticks."""
         with open(f"/proc/{process}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()  # a name may hold anything, so from its end on
-        # Its own time. That of children which it has waited for was counted as theirs.
-        ticks = int(fields[11]) + int(fields[12])
+        own, waited = (int(fields[at]) + int(fields[at + 1]) for at in (11, 13))
         begun = (process, fields[19])
-        self._seen[begun] = max(ticks, self._seen.get(begun, 0))
+        self._seen[begun] = max(own, self._seen.get(begun, 0))
+        return own + waited
+
+    def _mapped(self, process: str, now: float) -> int:
+        """Return the bytes of the records of a process's mappings, where there are many."""
+        before, known = self._maps.get(process, (0.0, 0))
+        if now - before < _MAPS_S:
+            return known
+        with open(f"/proc/{process}/maps", "rb", buffering=0) as file:
+            part = file.read(_FEW_MAPPINGS)
+            lines, size = part.count(b"\n"), len(part)
+            while part:
+                part = file.read(_FEW_MAPPINGS)
+                lines, size = lines + part.count(b"\n"), size + len(part)
+        found = lines * _MAPPING_BYTES if size >= _FEW_MAPPINGS else 0
+        self._maps[process] = now, found
+        return found
+
+    def _forks(self) -> bool:
+        """Whether processes or threads were made since the last look, by the last number that the kernel has given."""
+        made, self._made = self._made, os.pread(self.loadavg, 100, 0).split()[-1]
+        return made != self._made
 
     def _cpu(self) -> float:
         if self.clock is None:
-            return sum(self._seen.values()) * _TICK_S
+            return max(self._most, sum(self._seen.values())) * _TICK_S
         counted = struct.unpack("Q", os.read(self.clock, 8))[0] / 1e9
         return float(counted - time.process_time())  # this process is not a part of the command
 

@@ -1,0 +1,95 @@
+"""Files that somebody else put into a folder: links, torn journals, a page that is there when the disk is full."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent_gym.errors import ConfigError
+from agent_gym.gateway.journal import fold, folder_of
+from agent_gym.rollout.episode import Episode, EpisodeSpec
+from agent_gym.rollout.trajectories import to_record
+from agent_gym.trainers.run_lock import FILE, held
+
+SPEC = EpisodeSpec("AgentR1/GSM8K-v0", {}, "train", 0, 0)
+TURN = {
+    "messages": [],
+    "tools": [],
+    "kept": 0,
+    "prompt": [1],
+    "text": "a",
+    "token_ids": [2],
+    "logprobs": [0.0],
+    "cut": False,
+}
+
+
+def test_a_lock_that_is_a_link_empties_no_other_file(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("precious")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / FILE).symlink_to(mine)
+    with (
+        pytest.raises(ConfigError, match=r"cannot write .*run: Too many levels of symbolic links"),
+        held(tmp_path / "run"),
+    ):
+        pass
+    assert mine.read_text() == "precious"
+
+
+def test_a_lock_is_for_its_owner(tmp_path: Path) -> None:
+    with held(tmp_path / "run"):
+        assert stat.S_IMODE((tmp_path / "run" / FILE).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["{half", json.dumps(TURN), json.dumps(TURN)],
+        [json.dumps(to_record(Episode(SPEC))), "[]", "{}"],
+        [json.dumps(to_record(Episode(SPEC))), json.dumps(TURN), json.dumps({**TURN, "kept": "x"})],
+        [json.dumps(to_record(Episode(SPEC))), json.dumps({**TURN, "token_ids": 3})],
+        ["null", "null"],
+        ["\x00" * 4096, json.dumps(TURN), json.dumps(TURN)],
+    ],
+)
+def test_a_damaged_conversation_is_kept_and_the_others_are_folded(lines: list[str], tmp_path: Path) -> None:
+    record = tmp_path / "run.jsonl"
+    folder = folder_of(record)
+    folder.mkdir()
+    good = "\n".join([json.dumps(to_record(Episode(SPEC))), json.dumps(TURN)])
+    (folder / "1.jsonl").write_text("\n".join(lines))
+    (folder / "2.jsonl").write_text(good)
+    (folder / "3.jsonl").symlink_to("/etc/passwd")
+    assert fold(record) == 1
+    assert len(record.read_text().splitlines()) == 1
+    assert sorted(path.name for path in folder.iterdir()) == ["1.jsonl.unreadable", "3.jsonl"]
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+from agent_gym.errors import AgentGymError
+from agent_gym.viewer import write_html
+try:
+    write_html(Path(sys.argv[1]), [])
+except AgentGymError as error:
+    print(error)
+"""
+
+
+def test_a_page_stays_when_there_is_no_room_for_the_next_one(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("the page before")
+    done = subprocess.run([sys.executable, "-c", FULL, str(page)], capture_output=True, text=True, env={**os.environ})
+    assert "make room" in done.stdout, done.stderr
+    assert page.read_text() == "the page before"
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
