@@ -20,7 +20,8 @@ import sys
 import threading
 import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
@@ -205,3 +206,19 @@ def raised_so_far() -> Sequence[Raised]:
     """Return the exceptions of this process's functions so far, by line."""
     with _lock:
         return [dataclasses.replace(one) for one in _raised.values()]
+
+
+@contextmanager
+def counted_raises() -> Iterator[None]:
+    """Print one line on stderr about the calls in which functions of this process raised, if there were any."""
+    before = sum(one.count for one in raised_so_far())
+    try:
+        yield
+    finally:
+        raised = raised_so_far()
+        count = sum(one.count for one in raised) - before
+        if count:
+            calls = f"{count:,} tool {'call' if count == 1 else 'calls'} raised an exception that the policy read"
+            most = max(raised, key=lambda one: one.count)
+            line = f"agent-gym: {calls}; most often {most.error} of {most.tool!r} ({most.place})"
+            print(line.encode(errors="backslashreplace").decode(), file=sys.stderr, flush=True)

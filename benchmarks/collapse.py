@@ -5,7 +5,7 @@
 
 Search-R1 (arXiv:2503.09516) and RAGEN (arXiv:2504.20073) report runs whose reward rises and later falls for good. This
 trains the speedrun's preset `bisect` six times as long as the speedrun does, at its own rate and at higher ones, with
-the probe for input dependence every 10 steps, and prints what the monitor of trainers/echo_trap.py watches.
+the probe for input dependence every 10 steps, and prints what the monitor of trainers/hooks/echo_trap.py watches.
 
 The reward has fallen at the first rollout from which the mean of 10 rollouts is below `KEPT` of the best such mean
 before it, and stays there to the end of the run: what recovers is no collapse. A warning is early if it is of an

@@ -69,14 +69,13 @@ def build(folder: Any, policy: Any = "slow", **options: Any) -> Any:
 def run(trainer: Any, resume: Any = None) -> list[list[tuple[int, int, int]]]:
     """Train, and return which episodes each rollout trains on: task, member, sampling seed."""
     batches: list[list[tuple[int, int, int]]] = []
-    collected = trainer.scheduler.collect
+    share = trainer._stage_share
 
-    def collect(rows: Any) -> Any:
-        episodes, kept = collected(rows)
-        batches.append([(e.spec.index, e.spec.member, e.spec.sampling_seed) for e in episodes])
-        return episodes, kept
+    def counted(rollout: Any) -> None:
+        batches.append([(e.spec.index, e.spec.member, e.spec.sampling_seed) for e in rollout.episodes])
+        share(rollout)
 
-    trainer.scheduler.collect = collect
+    trainer._stage_share = counted
     trainer.train(resume_from_checkpoint=resume)
     return batches
 
@@ -194,11 +193,11 @@ class Watched(Slow):
 def test_a_server_samples_during_updates_and_has_the_newest_weights(tmp_path: Path, staleness: int) -> None:
     policy = Watched()
     policy.trainer = trainer = build(tmp_path, policy, max_staleness=staleness, **SERVER)
-    collect, compute_loss = trainer.scheduler.collect, trainer._compute_loss
+    play, compute_loss = trainer._stage_play, trainer._compute_loss
 
-    def collected(rows: Any) -> Any:
+    def played(rollout: Any) -> None:
         policy.updating = False
-        return collect(rows)
+        play(rollout)
 
     def loss(*args: Any) -> Any:
         policy.updating = True
@@ -208,7 +207,7 @@ def test_a_server_samples_during_updates_and_has_the_newest_weights(tmp_path: Pa
             time.sleep(0.01)
         return compute_loss(*args)
 
-    trainer.scheduler.collect, trainer._compute_loss = collected, loss
+    trainer._stage_play, trainer._compute_loss = played, loss
     trainer.train()
     assert policy.steps == [*range(6)]
     assert (policy.during_updates > 0) == (staleness > 0)
@@ -269,18 +268,17 @@ def test_each_token_has_the_logprob_of_the_weights_whose_version_it_carries(
     trainer = build(tmp_path, policy=None, max_staleness=2, max_turns=3, **options, **engine)
     weights_at: dict[int, Any] = {}
     batches: list[Any] = []
-    hand_over, collect = trainer.scheduler.hand_over, trainer.scheduler.collect
+    hand_over, share = trainer.scheduler.hand_over, trainer._stage_share
 
     def handed_over() -> None:
         weights_at[trainer.state.global_step] = copy.deepcopy(trainer.model.state_dict())
         hand_over()
 
-    def collected(rows: Any) -> Any:
-        episodes, kept = collect(rows)
-        batches.append(episodes)
-        return episodes, kept
+    def shared(rollout: Any) -> None:
+        batches.append(rollout.episodes)
+        share(rollout)
 
-    trainer.scheduler.hand_over, trainer.scheduler.collect = handed_over, collected
+    trainer.scheduler.hand_over, trainer._stage_share = handed_over, shared
     trainer.train()
     trainer.scheduler.policy.close()
     seen, others, pieces = set(), [], 0

@@ -13,8 +13,8 @@ pytest.importorskip("trl")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from agent_gym.trainers.echo_trap import LOG_KEYS, EchoTrapMonitor  # noqa: E402
-from agent_gym.trainers.metrics import repeated_share  # noqa: E402
+from agent_gym.trainers.hooks.echo_trap import LOG_KEYS, EchoTrapMonitor  # noqa: E402
+from agent_gym.trainers.hooks.repetition import repeated_share  # noqa: E402
 
 
 def measure(step: int, chance: random.Random, spread: float = 0.4, entropy: float = 1.0) -> dict[str, float]:

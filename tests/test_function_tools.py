@@ -8,6 +8,7 @@ import functools
 import json
 import math
 import pickle
+import re
 import sqlite3
 import typing
 import uuid
@@ -24,7 +25,7 @@ from pydantic import BaseModel, Field
 
 from agent_gym import ConfigError, EnvFailure, QuestionEnv, ToolEnv, ToolResult, tool
 from agent_gym.docstrings import read_docstring
-from agent_gym.tool_results import raised_so_far
+from agent_gym.tool_results import counted_raises, raised_so_far
 
 ROWS = [{"question": "a", "answer": "b"}]
 
@@ -489,3 +490,22 @@ def test_functions_are_tools_of_every_tool_environment_and_a_single_one_is_no_li
     ):
         with pytest.raises(ConfigError, match=words):
             QuestionEnv(ROWS, tools=given)  # type: ignore[arg-type]
+
+
+def test_calls_that_raise_are_counted_in_one_line_with_a_place(capsys: pytest.CaptureFixture[str]) -> None:
+    def halve(number: int) -> int:
+        """Halve a number."""
+        if number % 2:
+            raise ValueError("odd")
+        return number // 2
+
+    one = tool(halve)
+    with counted_raises():
+        for number in range(6):
+            one.run({"number": number})
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    words = r"agent-gym: 3 tool calls raised an exception that the policy read; most often ValueError: odd of 'halve' "
+    assert re.match(words + r"\(\S+test_function_tools\.py:\d+\)$", line), line
+    with counted_raises():
+        one.run({"number": 4})
+    assert not capsys.readouterr().err

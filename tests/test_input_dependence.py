@@ -14,7 +14,7 @@ pytest.importorskip("trl")
 from trainer_tools import EOS, distance, in_ranks, logged, make_trainer, model_folder, weights  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
-from agent_gym.trainers.input_dependence import PROMPTS, RESPONSES, choose, measures, probe  # noqa: E402
+from agent_gym.trainers.hooks.input_dependence import PROMPTS, RESPONSES, choose, measures, probe  # noqa: E402
 from agent_gym.trainers.shortcuts import can_share  # noqa: E402
 
 P = 8

@@ -70,9 +70,7 @@ def test_a_judge_that_is_down_stops_a_run_and_pays_nobody(tmp_path: Path) -> Non
         server.rule = lambda asked: by_vowels(asked) if len(" ".join(asked.of("turn"))) % 2 else "nonsense"
         trainer, batches, episodes = trained(tmp_path / "b", judge=judge, max_steps=1)
     failed = sum(bool(e.failure) for e in episodes)
-    assert (
-        0 < failed < 8 and logged(trainer, "rollout/failed") == [failed / 8] and trainer.card.spent["failed"] == failed
-    )
+    assert 0 < failed < 8 and logged(trainer, "rollout/failed") == [failed / 8] and trainer.spent["failed"] == failed
     assert batches[0]["advantages"].isfinite().all()
 
 

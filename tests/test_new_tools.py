@@ -154,3 +154,21 @@ def test_rows_without_a_call_are_told_since_the_expert_then_uses_no_tool(
     out = capsys.readouterr().out
     assert "no row has a call: the expert answers without a tool" in out
     assert "tried      f(a=" in out and "(made up) answers: " in out
+
+
+def test_made_up_calls_leave_the_originals_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without --from the questions are made up from calls, and a call may write."""
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_text("one")
+    Path("tools.py").write_text(
+        "from pathlib import Path\n\n\ndef add_note(text: str) -> str:\n"
+        '    """Add a note.\n\n    Args:\n        text: the note.\n    """\n'
+        '    file = open("notes.txt", "a")\n    file.write(text)\n    file.close()\n'
+        '    return str(len(open("notes.txt").read()))\n'
+    )
+    assert main(["new", "env", "notebook", "--tools", "tools.py"]) == 0, capsys.readouterr().err
+    assert Path("notes.txt").read_text() == "one"
+    assert Path("notebook/notebook/notes.txt").read_text() == "one"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["notebook", "notes.txt", "tools.py"]

@@ -247,7 +247,7 @@ def test_the_trainer_compares_roles_with_themselves_and_rae_keeps_a_mean_for_eac
                 [advantage] * int(mask[row].sum()), abs=1e-6
             )
             assert not batch["advantages"][row][~mask[row]].any()
-    spent = trainer.card.spent
+    spent = trainer.spent
     assert (spent["asked"], spent["played"], spent["skipped"]) == (len(episodes), len(episodes), 0), "games, not roles"
     assert spent["sampled_tokens"] == sum(episode.sampled_tokens for episode in episodes)
     kept = trainer.state.stateful_callbacks["running_means"]["after"]

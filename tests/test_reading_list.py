@@ -23,7 +23,10 @@ from agent_gym.policies import ScriptedPolicy  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("agent_gym/", "envs/", "trainers/", "registry/", "examples/")
-MOST = 47
+MOST_FILES, MOST_LINES = 29, 7150
+"""They may only fall."""
+FEATURES = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("trainers/hooks/[a-z]*.py")}
+"""Files of hooks, which no file of the path names."""
 
 
 class Trace:
@@ -50,19 +53,15 @@ def name_of(file: str) -> str:
 
 def importing(frame: FrameType | None) -> bool:
     while frame is not None:
-        if frame.f_code.co_name == "<module>" and "importlib" in str(frame.f_back and frame.f_back.f_code):
+        if "importlib" in frame.f_code.co_filename:
             return True
         frame = frame.f_back
     return False
 
 
-def test_the_reading_list_is_what_one_step_runs(tmp_path: Path) -> None:
-    renderer = ChatRenderer(AutoTokenizer.from_pretrained(model_folder()))
-    policy = ScriptedPolicy(lambda episode: episode.env.unwrapped.expert_action(), renderer.encode_action)
-    trainer = make_trainer(
-        tmp_path, env="AgentR1/GSM8K-v0", policy=policy, max_steps=2, per_device_train_batch_size=4, num_generations=2,
-        max_episode_tokens=2000, max_turn_tokens=200,
-    )  # fmt: skip
+def files_of_steps(folder: Path, **options: Any) -> list[set[str]]:
+    """The files that each of two training steps runs, without those of features."""
+    trainer = make_trainer(folder, max_steps=2, per_device_train_batch_size=4, num_generations=2, **options)
     trace, step = Trace(), trainer.training_step
 
     def traced(*args: Any) -> Any:
@@ -81,10 +80,33 @@ def test_the_reading_list_is_what_one_step_runs(tmp_path: Path) -> None:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
+    return [files - FEATURES for files in trace.steps]
+
+
+def lines_of(files: Any) -> int:
+    return sum(len((ROOT / name).read_text(encoding="utf-8").splitlines()) for name in files)
+
+
+def test_the_reading_list_is_what_one_step_runs(tmp_path: Path) -> None:
+    renderer = ChatRenderer(AutoTokenizer.from_pretrained(model_folder()))
+    policy = ScriptedPolicy(lambda episode: episode.env.unwrapped.expert_action(), renderer.encode_action)
+    first, second = files_of_steps(tmp_path / "letters", policy=policy)
+    limits = {"max_episode_tokens": 2000, "max_turn_tokens": 200}
+    _, with_tools = files_of_steps(tmp_path / "gsm8k", env="AgentR1/GSM8K-v0", policy=policy, **limits)
     text = (ROOT / "docs" / "reading.md").read_text(encoding="utf-8")
     text = text.split("## One training step\n", 1)[1].split("\n## ", 1)[0]
-    listed, once = (re.findall(rf"^{mark} `([\w/]+\.py)`", text, flags=re.M) for mark in (r"\d+\.", "-"))
-    first, second = trace.steps
+    marks = (r"\d+\.", "-", r"\*")
+    listed, once, tools = (re.findall(rf"^{mark} `([\w/]+\.py)`", text, flags=re.M) for mark in marks)
     assert set(listed) == second, f"the page lacks {second - set(listed)}; the step does not run {set(listed) - second}"
     assert set(once) == first - second, f"the first step alone runs {first - second}; the page has {once}"
-    assert len(listed) == len(set(listed)) <= MOST
+    assert set(tools) == with_tools - second, f"GSM8K adds {with_tools - second}; the page has {tools}"
+    assert len(listed) == len(set(listed)) <= MOST_FILES and lines_of(listed) <= MOST_LINES, lines_of(listed)
+
+
+def test_no_file_of_the_path_names_a_feature() -> None:
+    """A feature attaches as a hook; the step knows the hooks and none of them."""
+    path = [ROOT / f"trainers/{name}.py" for name in ("grpo", "rows", "ppo", "schedule", "continuous", "hook", "batch")]
+    for file in path:
+        imports = re.findall(r"trainers\.hooks\.(\w+)", file.read_text(encoding="utf-8"))
+        assert not imports, f"{file.name} imports the feature {imports[0]}"
+    assert FEATURES, "no feature was found"

@@ -18,8 +18,8 @@ from trainer_tools import RandomPolicy, distance, make_trainer, weights  # noqa:
 
 from agent_gym.policies import Generation, Request  # noqa: E402
 from agent_gym.trainers import AgentPPOConfig  # noqa: E402
-from agent_gym.trainers.echo_trap import LOG_KEYS  # noqa: E402
 from agent_gym.trainers.estimators import ESTIMATORS  # noqa: E402
+from agent_gym.trainers.hooks.echo_trap import LOG_KEYS  # noqa: E402
 from agent_gym.trainers.settings import AgentSettings, choices  # noqa: E402
 
 PAGE = ROOT / "docs" / "algorithms.md"

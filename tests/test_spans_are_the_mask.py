@@ -28,7 +28,7 @@ from agent_gym.policies.base import Generation  # noqa: E402
 from agent_gym.rollout import Budget, Episode, EpisodeSpec, LiveEpisode, Row, Runner, from_record, to_record  # noqa: E402
 from agent_gym.trainers.batch import WORLD, collate, training_episode  # noqa: E402
 from agent_gym.trainers.export_trajectories import export_trajectories  # noqa: E402
-from agent_gym.trainers.metrics import over_rows  # noqa: E402
+from agent_gym.trainers.hooks.records import over_rows  # noqa: E402
 from agent_gym.trainers.sft import sft_dataset  # noqa: E402
 from agent_gym.viewer.page import compact  # noqa: E402
 from agent_gym.viewer.terminal import episode_table  # noqa: E402

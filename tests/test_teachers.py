@@ -103,19 +103,25 @@ def test_the_advantage_is_that_of_plain_forward_passes(tmp_path: Path, layout: s
     assert kl == pytest.approx(-gap[batch["action_mask"]].mean().item(), abs=1e-5)
 
 
+def teacher_of(trainer: Any) -> Any:
+    from agent_gym.trainers.hooks.teacher import Teacher
+
+    return next(hook for hook in trainer.hooks if isinstance(hook, Teacher))
+
+
 def test_no_token_of_the_world_is_touched(tmp_path: Path) -> None:
     """What the teacher makes of the world's tokens changes no weight, and neither is there any weight in the loss."""
     options = {**SGD, "teacher": teacher(), "teacher_gamma": 0.5, "max_steps": 1, "context": "window:1"}
     ends = []
     for garbage in (None, float("nan"), 1e30):
         trainer = make_trainer(tmp_path, **options)
-        batches, score = batches_of(trainer), trainer.teacher.score
+        batches, score = batches_of(trainer), teacher_of(trainer).score
 
         def spoil(batch: Any, episodes: Any, score: Any = score, garbage: Any = garbage) -> Any:
             found = score(batch, episodes)
             return found if garbage is None else found.masked_fill(~batch["action_mask"], garbage)
 
-        trainer.teacher.score = spoil
+        teacher_of(trainer).score = spoil
         trainer.train()
         ends.append(weights(trainer.model))
         for batch in batches:
@@ -135,7 +141,7 @@ def test_a_hint_is_read_by_the_teacher_alone(tmp_path: Path) -> None:
     trainer.train()
     (batch,) = batches
     model, renderer = AutoModelForCausalLM.from_pretrained(model_folder()), trainer.renderer
-    played = {trainer._number(episode): episode for episode in episodes}
+    played = {trainer.number_of(episode): episode for episode in episodes}
     moved = 0.0
     for row, owner in enumerate(batch["episode_of"].tolist()):
         if owner < 0:
@@ -157,7 +163,7 @@ def test_a_hint_is_read_by_the_teacher_alone(tmp_path: Path) -> None:
 
 
 def test_what_a_hint_is_made_of() -> None:
-    from agent_gym.trainers.teachers import TaskHint
+    from agent_gym.trainers.hooks.teacher import TaskHint
 
     episode = Episode(EpisodeSpec("AgentR1/GSM8K-v0", {}, seed=3, split="train", index=5))
     text = TaskHint("answer {gold}, by\n{plan}")(episode)
@@ -167,7 +173,7 @@ def test_what_a_hint_is_made_of() -> None:
 
 
 def test_the_plan_of_a_role_of_self_play_is_its_own() -> None:
-    from agent_gym.trainers.teachers import TaskHint
+    from agent_gym.trainers.hooks.teacher import TaskHint
 
     spec = EpisodeSpec("AgentR1/Bargain-v0", {"opponent": "self"}, seed=3, split="train", index=5)
     plans = [TaskHint("{plan}")(Episode(dataclasses.replace(spec, role=role))) for role in ("first", "second")]
@@ -205,7 +211,7 @@ def test_a_teacher_teaches(tmp_path: Path) -> None:
     trainer.train()
     kl = logged(trainer, "teacher/kl")
     assert len(kl) == 6 and kl[-1] < 0.7 * kl[0], kl
-    assert not any(weight.requires_grad or weight.grad is not None for weight in trainer.teacher_model.parameters())
+    assert not any(weight.requires_grad or weight.grad is not None for weight in teacher_of(trainer).model.parameters())
 
 
 def test_what_cannot_teach_is_refused_with_the_cure(tmp_path: Path) -> None:

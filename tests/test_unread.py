@@ -11,7 +11,7 @@ pytest.importorskip("trl")
 
 from agent_gym.errors import ConfigError
 from agent_gym.trainers import AgentGRPOConfig
-from agent_gym.trainers.schedule import check_judge
+from agent_gym.trainers.hooks.judging import check_judge
 
 
 def config(**settings: Any) -> AgentGRPOConfig:

@@ -12,17 +12,16 @@ pytest.importorskip("trl")
 import torch  # noqa: E402
 from trainer_tools import make_trainer  # noqa: E402
 
-from agent_gym.trainers import metrics  # noqa: E402
-from agent_gym.trainers.metrics import peak_of  # noqa: E402
+from agent_gym.trainers.hooks import utilisation  # noqa: E402
+from agent_gym.trainers.hooks.utilisation import peak_of  # noqa: E402
 
 
 def test_the_log_has_the_operations_of_the_tokens_that_were_computed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "peak_of", lambda device: 1e9)
+    monkeypatch.setattr(utilisation, "peak_of", lambda device: 1e9)
     trainer = make_trainer(tmp_path, max_steps=1, num_iterations=1, micro_batch_size=64)
     frozen = trainer.model.get_input_embeddings().weight
-    trainer._meter = metrics.UpdateMeter(trainer.model, torch.device("cpu"))
     batches: list[Any] = []
     lay_out = trainer._lay_out
     trainer._lay_out = lambda episodes: batches.append(lay_out(episodes)) or batches[0]
@@ -34,12 +33,12 @@ def test_the_log_has_the_operations_of_the_tokens_that_were_computed(
     log = trainer.state.log_history[0]
     assert log["perf/mfu"] * log["time/update"] * 1e9 == pytest.approx(per_token * len(beginnings))
     frozen.requires_grad_(False)
-    meter = metrics.UpdateMeter(trainer.model, torch.device("cpu"))
-    meter.count(torch.tensor([3, 4, 4]))
+    meter = utilisation.UpdateMeter(trainer.model, torch.device("cpu"))
+    meter.after_forward(torch.tensor([3, 4, 4]))
     with torch.no_grad():
-        meter.count(torch.arange(100))  # scores, which are no part of the update
-    assert meter.take(0.5)["perf/mfu"] == pytest.approx(2 * (per_token - 2 * frozen.numel()) / 0.5e9)
-    assert meter.take(0.5)["perf/mfu"] == 0.0
+        meter.after_forward(torch.arange(100))  # scores, which are no part of the update
+    assert meter.after_backward({}, 0.5)["perf/mfu"] == pytest.approx(2 * (per_token - 2 * frozen.numel()) / 0.5e9)
+    assert meter.after_backward({}, 0.5)["perf/mfu"] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -22,50 +22,42 @@ time is long, and a policy that is trained on the rest learns to be short.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
-from agent_gym.rollout import Episode
-
-if TYPE_CHECKING:
-    from agent_gym.trainers.schedule import RolloutScheduler
+from agent_gym.rollout import Episode, EpisodeSpec, Stream
 
 
 class ContinuousRollouts:
-    """Begins the batches of coming rollouts, and returns that of the present one; each call of `train` has its own.
+    """The batches that are in play; each call of `train` has one.
 
-    Processes take equal shares of each batch, in whole groups. Nothing of it is in checkpoints: a run that is resumed
-    plays what was in play anew. A checkpoint made between two updates on the same rollout plays that rollout again, as
-    a synchronous run does.
+    Nothing of it is in checkpoints: a run that is resumed plays what was in play anew. A checkpoint made between two
+    updates on the same rollout plays that rollout again, as a synchronous run does.
     """
 
-    def __init__(self, scheduler: RolloutScheduler) -> None:
-        self._scheduler, self._trainer = scheduler, scheduler.trainer
+    def __init__(self) -> None:
         self._in_play: dict[int, list[Episode]] = {}  # by number of the batch
         self._missing = Counter[int]()  # episodes of a batch that are not over
 
-    def rollout(self) -> list[Episode]:
-        """Return this process's episodes of the present rollout, as soon as they are over."""
-        scheduler, number = self._scheduler, self._trainer._rollout_number
-        wanted = range(number, min(number + self._trainer.args.stale_rollouts + 1, scheduler.rollouts))
-        fresh = [batch for batch in wanted if batch not in self._in_play]
+    def play(
+        self,
+        stream: Stream,
+        batches: Sequence[int],
+        specs_of: Callable[[int], Sequence[EpisodeSpec]],
+        temperature: float,
+    ) -> list[Episode]:
+        """Begin those of the batches that have not begun, and return the episodes of the first when all are over."""
+        for batch in batches:
+            if batch not in self._in_play:
+                self._begin(stream, batch, specs_of(batch), temperature)
+        first = batches[0]
+        stream.wait(lambda: not self._missing[first])
+        del self._missing[first]
+        return self._in_play.pop(first)
 
-        def play() -> list[Episode]:
-            for batch in fresh:
-                self._begin(batch)
-            scheduler.stream.wait(lambda: not self._missing[number])
-            del self._missing[number]
-            return self._in_play.pop(number)
-
-        return scheduler.play(play)
-
-    def _begin(self, batch: int) -> None:
-        tasks, rank = self._trainer.args.batch_tasks, self._trainer.accelerator.process_index
-        share = tasks // self._trainer.accelerator.num_processes
-        first = batch * tasks + rank * share
-        specs = self._scheduler.group_specs(range(first, first + share))
+    def _begin(self, stream: Stream, batch: int, specs: Sequence[EpisodeSpec], temperature: float) -> None:
         self._missing[batch] = len(specs)
 
         def ended(_: Episode) -> None:
             self._missing[batch] -= 1
 
-        self._in_play[batch] = self._scheduler.stream.add(specs, self._trainer.temperature, ended)
+        self._in_play[batch] = stream.add(specs, temperature, ended)

@@ -13,9 +13,11 @@ a whole (line numbers of trl 1.16.0 in docs/trainer.md, signatures held by a tes
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -32,36 +34,25 @@ from agent_gym.policies.ranks import exchange, gather, gather_items
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.policies.vocabulary import check_vocabulary, end_tokens
 from agent_gym.registry import EnvLike
-from agent_gym.rollout import Episode, EpisodeSpec, Runner
-from agent_gym.trainers.batch import Batch, TrainingEpisode, balance, collate, take, training_episode
+from agent_gym.rollout import Episode, EpisodeSpec, Runner, derive_seed
+from agent_gym.trainers.batch import Batch, TrainingEpisode, balance, collate, training_episode
+from agent_gym.trainers.batch import take as select_rows
 from agent_gym.trainers.checkpoints import FILE, write_provenance
 from agent_gym.trainers.config import INSTEAD, AgentGRPOConfig
 from agent_gym.trainers.credit import Estimate, Timeline, experience
-from agent_gym.trainers.demonstrations import WEIGHTS, Demonstrations
-from agent_gym.trainers.echo_trap import EchoTrapCallback
 from agent_gym.trainers.engine import check_sharded, wants_vllm, warn_of_rounding
 from agent_gym.trainers.estimators import assign
-from agent_gym.trainers.input_dependence import InputDependenceCallback
-from agent_gym.trainers.losses import CLAMP, loss_weights, overlong_penalty
-from agent_gym.trainers.metrics import (
-    TokenCredit,
-    completion_table,
-    eval_metrics,
-    first_turns,
-    mean_metrics,
-    repeated_share,
-    show_on_tensorboard,
-    write_episodes,
-)
+from agent_gym.trainers.hook import STAGES, RolloutBatch, TokenCredit
+from agent_gym.trainers.hooks import attach, check_given
+from agent_gym.trainers.losses import CLAMP, loss_weights
+from agent_gym.trainers.metrics import eval_metrics, mean_metrics, reward_metrics
 from agent_gym.trainers.noise import check_noise
 from agent_gym.trainers.policy_model import policy_model
-from agent_gym.trainers.rows import RowTrainer, Scores
-from agent_gym.trainers.run_card import RunCard
+from agent_gym.trainers.rows import RowTrainer
 from agent_gym.trainers.saving import Write
-from agent_gym.trainers.schedule import RolloutScheduler, check_judge, group_specs, sampled
+from agent_gym.trainers.schedule import RolloutScheduler, group_specs, returns_by_group, without_greedy
 from agent_gym.trainers.shortcuts import check_adapters
 from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, Rows, as_tasks, data_sets
-from agent_gym.trainers.teachers import HintWriter, Teacher
 
 _MEANS = "running_means"  # in the trainer's state, which checkpoints keep
 
@@ -124,34 +115,18 @@ class AgentGRPOTrainer(RowTrainer):
         tasks: Any = None,
         reward: Any = None,
         policy: Policy | None = None,
-        hint: HintWriter | None = None,
+        hint: Callable[[Episode], str] | None = None,
         judge: Judge | None = None,
         **kwargs: Any,
     ) -> None:
-        for name in INSTEAD.keys() & kwargs.keys():
-            raise ConfigError(f"{type(self).__name__} takes no {name}: {INSTEAD[name]}")
-        if args is None:
-            name = model if isinstance(model, str) else model.config.name_or_path or "model"
-            args = self.config_class(f"{name.rstrip('/').split('/')[-1]}-{self._name}")
-        if args.estimator.needs_critic and not self.has_critic:
-            raise ConfigError(f"advantage_estimator {args.advantage_estimator!r} needs a critic: use AgentPPOTrainer")
-        if self.has_critic and not args.estimator.needs_critic:
-            raise ConfigError(
-                f"advantage_estimator {args.advantage_estimator!r} makes no use of a critic: use AgentGRPOTrainer, or "
-                "one of gae, step_gae, bilevel_gae, pspo"
-            )
-        args.check_staleness()
-        check_noise(args)
-        if hint is not None and args.teacher is None:
-            raise ConfigError("hint= is what a teacher reads, and there is none: name one (teacher=...)")
-        if judge is not None:
-            check_judge(judge, args)
-        self.judge, self._env_given = judge, env if agent is None else agent
+        args = _settings(type(self), model, args, kwargs)
+        check_given(args, hint=hint, judge=judge)
+        self.hint, self.judge, self._env_given = hint, judge, env if agent is None else agent
         train_dataset, eval_dataset = data_sets(
             env, env_kwargs, train_dataset, eval_dataset, agent=agent, tasks=tasks, reward=reward, seed=args.seed
         )
         let_videos_be_missing()  # a model that is named may need it for its processor
-        # TRL would build an engine of its own, with settings that neither a CPU nor a tied output layer survives.
+        # TRL would build another engine, with settings that neither a CPU nor a tied output layer survives.
         given, args.use_vllm = args.use_vllm, False
         try:
             with policy_model(model, args, kwargs) as policy_weights:
@@ -165,39 +140,39 @@ class AgentGRPOTrainer(RowTrainer):
                 )
         finally:
             args.use_vllm = given
+        self._check_model(policy)
+        self._engine_given = policy is not None
+        self.use_vllm = bool(given) if policy is not None else wants_vllm(args)
+        self.renderer = self._make_renderer()
+        self.vision = self.renderer.vision
+        self.estimator, self.credit_settings = args.estimator, args.credit
+        self.rollout_tokens: float = args.rollout_tokens  # tokens that a rollout may have, over all processes
+        self.spent = Counter[str]()  # episodes and tokens of training, in this process
+        self.scheduler = RolloutScheduler(self, policy)
+        self.add_callback(EpochCallback(self))
+        attach(self)
+
+    def _check_model(self, policy: Policy | None) -> None:
         if self._tokenizer.pad_token_id is None:  # TRL takes eos_token where there is none
             raise ConfigError("the tokenizer has neither a pad_token nor an eos_token: set one of them")
         check_vocabulary(self._tokenizer, self.model)
         check_adapters(self.model)
         warn_of_rounding(self)
         if self.sharded:
-            check_sharded(args, policy)
-        self.use_vllm = bool(given) if policy is not None else wants_vllm(args)
-        self.renderer = ChatRenderer.of(self.processing_class)
-        if args.chat_template_kwargs:
-            self.renderer = ChatRenderer(self.processing_class, template_kwargs=cast(Any, args.chat_template_kwargs))
-        self.vision = self.renderer.vision
-        for name in ("packing", "probe_steps", "sft_coef") if self.vision is not None else ():
-            if getattr(args, name):
+            check_sharded(self.args, policy)
+
+    def _make_renderer(self) -> ChatRenderer:
+        renderer = ChatRenderer.of(self.processing_class)
+        if self.args.chat_template_kwargs:
+            renderer = ChatRenderer(self.processing_class, template_kwargs=cast(Any, self.args.chat_template_kwargs))
+        for name in ("packing", "probe_steps", "sft_coef") if renderer.vision is not None else ():
+            if getattr(self.args, name):
                 raise ConfigError(
                     f"{name} does not know the images of rows: leave it out for a model that reads images"
                 )
-        self.renderer.also_ends_at(number for number in self.eos_token_ids if number is not None)
-        end_tokens(self.renderer.eos_token_ids)
-        self.add_callback(EpochCallback(self))
-        self.card = RunCard(self)
-        self.add_callback(self.card)
-        if args.echo_trap != "off":
-            # In front of the callbacks that report, which shall see what it adds to the logs.
-            self.callback_handler.callbacks.insert(0, EchoTrapCallback(stop=args.echo_trap == "stop"))
-        if args.probe_steps:
-            self.add_callback(InputDependenceCallback(self, args.probe_steps))
-        self.estimator, self.credit_settings = args.estimator, args.credit
-        self._rollout_tokens: float = args.rollout_tokens  # in self-play of each role
-        self.scheduler = RolloutScheduler(self, policy)
-        self.teacher = Teacher(self, hint) if args.teacher is not None else None
-        self.teacher_model = self.teacher and self.teacher.model
-        self.demonstrations = Demonstrations(self) if args.sft_coef else None
+        renderer.also_ends_at(number for number in self.eos_token_ids if number is not None)
+        end_tokens(renderer.eos_token_ids)
+        return renderer
 
     @property
     def runner(self) -> Runner:
@@ -206,7 +181,15 @@ class AgentGRPOTrainer(RowTrainer):
 
     def rollout(self, specs: Sequence[EpisodeSpec], temperature: float) -> list[Episode]:
         """Play episodes with the current weights and log where the time went."""
-        return self.scheduler.play(lambda: self.scheduler.stream.play(specs, temperature))
+        return self._played(self.scheduler.play(specs, temperature))
+
+    def _played(self, episodes: list[Episode]) -> list[Episode]:
+        self.record(self.scheduler.take_metrics())
+        if not self._engine_given:
+            self.use_vllm = not isinstance(self.scheduler.policy, TransformersPolicy)
+        for hook in self.hooks:
+            hook.after_episodes(episodes)
+        return episodes
 
     @property
     def _engine_differs(self) -> bool:
@@ -214,64 +197,106 @@ class AgentGRPOTrainer(RowTrainer):
         half = self.accelerator.native_amp or self.model.dtype != torch.float32
         return super()._engine_differs or (half and isinstance(self.scheduler.policy, TransformersPolicy))
 
+    # The stages of a rollout, see hook.py.
+
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Batch:
-        episodes, groups = self.scheduler.collect(inputs)
-        started = time.perf_counter()
+        number = self._rollout_number
+        rollout = RolloutBatch(inputs, number, seed=derive_seed(self.args.seed, number))
+        for stage in STAGES:
+            getattr(self, f"_stage_{stage}")(rollout)
+            for hook in self.hooks:
+                getattr(hook, f"after_{stage}")(rollout)
+        return rollout.batch
+
+    def _stage_play(self, rollout: RolloutBatch) -> None:
+        if self.args.max_staleness:
+            ahead = self.scheduler.play_ahead(rollout.number, self._specs_ahead, self.temperature)
+            rollout.episodes = self._played(ahead)
+        else:
+            first = self.accelerator.process_index * len(rollout.rows)
+            rollout.episodes = self.rollout(self.specs_of(rollout.rows, first, rollout.seed), self.temperature)
+
+    def _stage_select(self, rollout: RolloutBatch) -> None:
+        rollout.returns, rollout.source_of, played = returns_by_group(rollout.episodes)
+        rollout.groups = set(rollout.returns)
+        # Of the sampler's tasks, before a hook could make a policy look better than it is.
+        self.record(reward_metrics(rollout.returns, rollout.source_of, played, self.num_generations))
+
+    def _stage_share(self, rollout: RolloutBatch) -> None:
+        self.record({"rollout/groups_kept": len(rollout.groups) / len(rollout.returns)})
+        self._scoring_began = time.perf_counter()
         # An episode that failed, or in which the policy took no part, does not count for its task.
-        counting = [e for e in episodes if not e.failure and (e.spec.greedy or e.sampled_tokens > 0)]
-        kept = [self._training_episode(e) for e in counting if e.spec.group in groups]
-        mine = self._my_share(kept)
-        batch = self._lay_out(mine)
-        self._score_rows(batch)
-        if self.teacher is not None:
-            batch["teacher_logps"] = self.teacher.score(batch, mine)
-        credit = self._assign_credit(batch, mine)
+        counting = [e for e in rollout.episodes if not e.failure and (e.spec.greedy or e.sampled_tokens > 0)]
+        kept = [self._training_episode(e) for e in counting if e.spec.group in rollout.groups]
+        rollout.trained = {episode.number for episode in kept if episode.trained}
+        rollout.share = self._my_share(kept)
+
+    def _stage_lay_out(self, rollout: RolloutBatch) -> None:
+        rollout.batch = self._lay_out(rollout.share)
+
+    def _stage_score(self, rollout: RolloutBatch) -> None:
+        self._score_rows(rollout.batch)
+
+    def _stage_credit(self, rollout: RolloutBatch) -> None:
+        batch = rollout.batch
+        rollout.credit = self._assign_credit(batch, rollout.share)
         # Rows that credit needed and the loss does not have no further forward and backward pass.
         needed = (batch["weights"] > 0).any(1) | (batch["episode_of"] < 0)
         if not needed.all():
-            batch = take(batch, needed.nonzero().view(-1).cpu())
+            rollout.batch = batch = select_rows(batch, needed.nonzero().view(-1).cpu())
         if "old_logps" in batch:
-            self._agreement.add(batch, batch["old_logps"])
             self._add_engine_ratio(batch, batch["old_logps"])
-        if self.demonstrations is not None:
-            batch = self.demonstrations.add(batch, episodes)
-        self.record({"time/score": time.perf_counter() - started})
-        self.card.count(episodes, {episode.number for episode in kept if episode.trained})
-        self._write_down(sampled(episodes), credit)
-        return batch
+
+    def _stage_log(self, rollout: RolloutBatch) -> None:
+        self.record({"time/score": time.perf_counter() - self._scoring_began})
+        self.record(mean_metrics(without_greedy(rollout.episodes)))
+
+    # The parts of the stages.
+
+    def specs_of(self, rows: Sequence[Mapping[str, Any]], first: int, seed: int) -> list[EpisodeSpec]:
+        """Return the episodes of rows of which the first has this position among all processes."""
+        specs = group_specs(rows, first=first, group_size=self.num_generations, sampling_seed=seed)
+        for hook in self.hooks:
+            specs = hook.specs(specs)
+        return specs
+
+    def _specs_ahead(self, number: int) -> list[EpisodeSpec]:
+        """Return this process's episodes of a coming rollout: an equal share of its tasks, in whole groups.
+
+        Groups are numbered through the run. Task and seeds are those of the group in a run without staleness.
+        """
+        tasks, size, seed = self.args.batch_tasks, self.num_generations, derive_seed(self.args.seed, number)
+        share = tasks // self.accelerator.num_processes
+        first = self.accelerator.process_index * share
+        specs = []
+        for place, row in list(enumerate(self.sampler.batch(number)))[first : first + share]:
+            members = self.specs_of([self.train_dataset[row]] * size, place * size, seed)
+            specs += [dataclasses.replace(spec, group=number * tasks + place) for spec in members]
+        return specs
 
     def _my_share(self, kept: Sequence[TrainingEpisode]) -> list[TrainingEpisode]:
         """Send each episode to the process that trains on it, and return those of this one, by falling length."""
         lengths = dict(gather_items([(e.number, e.n_tokens) for e in kept]))
         shares = balance(lengths, self.accelerator.num_processes)
-        held = {episode.number: episode for episode in kept}
-        parcels = exchange([[held[number] for number in share if number in held] for share in shares])
-        come = {episode.number: episode for parcel in parcels for episode in parcel}
-        return [come[number] for number in shares[self.accelerator.process_index]]
+        by_number = {episode.number: episode for episode in kept}
+        outgoing = [[by_number[number] for number in share if number in by_number] for share in shares]
+        received = {episode.number: episode for part in exchange(outgoing) for episode in part}
+        return [received[number] for number in shares[self.accelerator.process_index]]
 
-    def _trains(self, episode: Episode) -> bool:
+    def is_trained(self, episode: Episode) -> bool:
         """Whether an episode that counts for the credit of its group is in the loss, too."""
         return not episode.spec.greedy and not (self.args.mask_truncated_completions and episode.truncated)
 
-    def _number(self, episode: Episode) -> int:
-        # With a place for a greedy episode behind the members of each group.
+    def number_of(self, episode: Episode) -> int:
+        """Return the position of an episode in the rollout, over all processes."""
+        # With a place for a greedy episode after the members of each group.
         return episode.spec.group * (self.num_generations + 1) + episode.spec.member
 
     def _training_episode(self, episode: Episode) -> TrainingEpisode:
-        args = self.args
-        kept = training_episode(episode, self._number(episode))
-        kept.trained, kept.greedy = self._trains(episode), episode.spec.greedy
-        if args.overlong_buffer:
-            for k in range(len(kept.outcome)):
-                length = sum(int((row.step_of == k).sum()) for row in kept.rows)
-                kept.outcome[k] += overlong_penalty(length, args.max_turn_tokens, args.overlong_buffer)
-        if kept.greedy:
-            # A baseline is what the outcome is compared with. Normalised process rewards are not, and set no scale.
-            kept.process = kept.process if args.process_norm is None else [0.0] * len(kept.process)
-            # Its tokens are scored only where the return depends on them.
-            kept.rows = kept.rows if self._kl_in_reward else []
-        if self.teacher is not None:
-            kept.hint = self.teacher.hint(episode)
+        kept = training_episode(episode, self.number_of(episode))
+        kept.trained, kept.greedy = self.is_trained(episode), episode.spec.greedy
+        for hook in self.hooks:
+            hook.on_episode(kept, episode)
         return kept
 
     def _lay_out(self, episodes: Sequence[TrainingEpisode]) -> Batch:
@@ -283,7 +308,7 @@ class AgentGRPOTrainer(RowTrainer):
 
     def _weigh(self, batch: Batch, mask: torch.Tensor) -> torch.Tensor:
         by, total = self.args.loss_normalization, functools.partial(self.accelerator.reduce, reduction="sum")
-        return loss_weights(mask, batch["step_of"], batch["episode_of"], by, total, self._rollout_tokens)
+        return loss_weights(mask, batch["step_of"], batch["episode_of"], by, total, self.rollout_tokens)
 
     def _assign_credit(self, batch: Batch, episodes: Sequence[TrainingEpisode]) -> dict[int, TokenCredit]:
         """Add the advantages to the batch.
@@ -304,22 +329,14 @@ class AgentGRPOTrainer(RowTrainer):
             running_means=self._running_means() if self.estimator.needs_means else None,
             gather=gather,
         )
-        if self.teacher is not None:
-            estimate = self.teacher.mix(estimate, batch, timeline)
+        for hook in self.hooks:
+            estimate = hook.on_estimate(estimate, batch, timeline)
         self._take_estimate(batch, timeline, estimate)
         known = {"advantages": estimate.advantages, "values": local.values}
         return {
             number: {name: per[i, :length].tolist() for name, per in known.items() if per is not None}
             for i, (number, length) in enumerate(zip(mine, local.token_mask.sum(1).tolist(), strict=True))
         }
-
-    def _loss(self, scores: Scores, inputs: Batch) -> torch.Tensor:
-        if WEIGHTS not in inputs:
-            return super()._loss(scores, inputs)
-        shown = inputs[WEIGHTS] > 0
-        loss = super()._loss(scores, {**inputs, "action_mask": inputs["action_mask"] & ~shown})
-        self._means.add("sft/loss", -scores.logps, shown)
-        return loss - self.args.sft_coef * (scores.logps * inputs[WEIGHTS]).sum() * self._loss_scale
 
     def _running_means(self) -> dict[str, float]:
         """Return the means that earlier rollouts left, to be updated. A rollout that is played again begins alike."""
@@ -330,7 +347,7 @@ class AgentGRPOTrainer(RowTrainer):
         return after
 
     def _evidence(self, batch: Batch, timeline: Timeline) -> dict[str, torch.Tensor]:
-        if not self._kl_in_reward:
+        if not self.kl_in_reward:
             return {}
         # The plain log-ratio (k1): its expectation is the KL, and as a reward it needs no gradient of its own.
         return {"penalty": -self.beta * timeline.read((batch["old_logps"] - batch["ref_logps"]).clamp(-CLAMP, CLAMP))}
@@ -359,9 +376,9 @@ class AgentGRPOTrainer(RowTrainer):
         ]
         meter = Meter()
         episodes = self.rollout(specs, self.args.eval_temperature)
-        if self.args.trajectories_per_step and episodes:
-            write_episodes(self, metric_key_prefix, episodes)
-        self.card.evaluated(metric_key_prefix.removeprefix("eval").removeprefix("_"), episodes, meter.seconds())
+        seconds = meter.seconds()
+        for hook in self.hooks:
+            hook.after_evaluation(metric_key_prefix, episodes, seconds)
         found = eval_metrics(episodes) | mean_metrics(episodes)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         return EvalLoopOutput(cast(Any, None), None, metrics, int(found["episodes"]))
@@ -379,28 +396,24 @@ class AgentGRPOTrainer(RowTrainer):
         )
         return self.sampler
 
-    def _write_down(self, episodes: Sequence[Episode], credit: Mapping[int, TokenCredit]) -> None:
-        """Log and record the episodes that this process has played; `credit` is of those that it trains on."""
-        shares = gather(repeated_share(first_turns(episodes)))
-        self.record(mean_metrics(episodes) | {"rollout/repeated": sum(shares) / len(shares)})
-        shown = episodes if self.log_completions else episodes[: self.args.trajectories_per_step]
-        wanted = [self._number(e) if self._trains(e) else None for e in shown]
-        answers = exchange([{n: credit[n] for n in asked if n in credit} for asked in gather(wanted)])
-        known = {number: found for answer in answers for number, found in answer.items()}
-        found = [known.get(number) if number is not None else None for number in wanted]
-        if limit := self.args.trajectories_per_step:
-            write_episodes(self, "train", shown[:limit], found[:limit])
-        if self.log_completions:
-            for column, values in completion_table(shown, found).items():
-                target = self._logs["rewards"]["reward"] if column == "reward" else self._logs[column]
-                target.extend(values)
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        of_a_step = "loss" in logs  # and not of an evaluation or of the whole run
-        super().log(logs, start_time)
-        if of_a_step and self.log_completions and self.accelerator.is_main_process:
-            step, limit = self.state.global_step, self.args.trajectories_per_step
-            show_on_tensorboard(self.callback_handler.callbacks, self._logs, step=step, limit=limit)
-
     def _files(self) -> dict[str, Write]:
         return {**super()._files(), FILE: lambda folder: write_provenance(self, folder)}
+
+
+def _settings(trainer: type[AgentGRPOTrainer], model: Any, args: Any, given: Mapping[str, Any]) -> AgentGRPOConfig:
+    """Return the settings of a trainer, by default those of its class; `ConfigError` for what does not go together."""
+    for name in INSTEAD.keys() & given.keys():
+        raise ConfigError(f"{trainer.__name__} takes no {name}: {INSTEAD[name]}")
+    if args is None:
+        name = model if isinstance(model, str) else model.config.name_or_path or "model"
+        args = trainer.config_class(f"{name.rstrip('/').split('/')[-1]}-{trainer._name}")
+    if args.estimator.needs_critic and not trainer.has_critic:
+        raise ConfigError(f"advantage_estimator {args.advantage_estimator!r} needs a critic: use AgentPPOTrainer")
+    if trainer.has_critic and not args.estimator.needs_critic:
+        raise ConfigError(
+            f"advantage_estimator {args.advantage_estimator!r} makes no use of a critic: use AgentGRPOTrainer, or "
+            "one of gae, step_gae, bilevel_gae, pspo"
+        )
+    args.check_staleness()
+    check_noise(args)
+    return args

@@ -24,10 +24,10 @@ from agent_gym.policies.processors import image_inputs
 from agent_gym.policies.ranks import gather, gather_items
 from agent_gym.rollout import derive_seed
 from agent_gym.threads import use_cores
-from agent_gym.trainers.agreement import Agreement
 from agent_gym.trainers.batch import Batch, Layout, micro_batches, packed, padded, shared, take
 from agent_gym.trainers.checkpoints import WholeCheckpoints
 from agent_gym.trainers.config import AgentGRPOConfig
+from agent_gym.trainers.hook import Hook
 from agent_gym.trainers.losses import (
     RunningMeans,
     cispo_loss,
@@ -38,7 +38,6 @@ from agent_gym.trainers.losses import (
     probability_ratio,
     reinforce_loss,
 )
-from agent_gym.trainers.metrics import UpdateMeter
 from agent_gym.trainers.noise import quiet, silence
 from agent_gym.trainers.shortcuts import (
     can_share,
@@ -75,11 +74,11 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     _buffered_inputs: Any
     vision: Vision | None = None  # of a model that reads images
     has_critic = False
-    teacher_model: Any = None  # a frozen model of a teacher's own
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         use_cores(self.model)
+        self._policy_loss = self.args.policy_loss
         self._chunks = cast(int, self.args.steps_per_generation)
         self._generated: Batch = {}
         self._generated_in = -1  # number of the rollout
@@ -87,11 +86,14 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         self.shares_openings = False  # until the model has shown before the first rollout that it can
         self.own_head = False  # whether logprobs come from the model's own forward pass (shortcuts.py)
         self._noisy = False  # whether the model has noise in training mode that no setting removes (noise.py)
-        self._agreement = Agreement(self)
         self._micro_step = 0  # within the optimizer step
         self._share = 1.0  # of the minibatch's tokens in the present piece
         self._means = RunningMeans()
-        self._meter = UpdateMeter(self.model, self.accelerator.device)
+
+    @property
+    def hooks(self) -> list[Hook]:
+        """The hooks among the callbacks, in the order of their calls."""
+        return [callback for callback in self.callback_handler.callbacks if isinstance(callback, Hook)]
 
     @property
     def kept(self) -> dict[str, Any]:
@@ -152,7 +154,8 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         logprob that a loss could pick up by mistake, and cost no logits.
         """
         layout, mask = self._layout(batch), batch["action_mask"]
-        self._meter.count(layout.place[batch["attention_mask"] > 0])
+        for hook in self.hooks:
+            hook.after_forward(layout.place[batch["attention_mask"] > 0])
         targets, labels = layout.place[:, :-1][mask[:, 1:]], batch["input_ids"][mask]
         if not len(targets):  # a pass of dummies, whose gradient of zero other processes wait for
             targets = labels = mask.new_zeros(1, dtype=torch.long)
@@ -224,10 +227,12 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         With a single update per rollout the current policy is the old one, and the loss takes its own logprobs.
         """
         several = self.args.gradient_accumulation_steps % self._uses != 0
-        return (several and not self._engine_scores) or self._kl_in_reward or self.args.teacher is not None
+        needed = self.kl_in_reward or any(hook.needs_old_logps for hook in self.hooks)
+        return (several and not self._engine_scores) or needed
 
     @property
-    def _kl_in_reward(self) -> bool:
+    def kl_in_reward(self) -> bool:
+        """Whether the KL to the reference is a part of the reward, before credit is given."""
         return self.beta != 0.0 and self.args.kl_in == "reward"
 
     def _take_scores(self, batch: Batch, scores: Scores) -> None:
@@ -273,21 +278,20 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
     def _loss(self, scores: Scores, inputs: Batch) -> torch.Tensor:
         """Return the policy's loss of some rows, as their share of the optimizer step."""
+        for hook in self.hooks:
+            inputs = hook.before_loss(inputs)
         args, mask, weights = self.args, inputs["action_mask"], inputs["weights"]
         assert scores.entropy is not None
         old_logps = inputs.get("old_logps", scores.logps.detach())
         if self._engine_scores:  # where it has none, the ratio is 1
             old_logps = torch.where(inputs["engine_logps"].isfinite(), inputs["engine_logps"], old_logps)
         ratio = probability_ratio(scores.logps, old_logps, inputs["step_of"], args.importance_sampling_level)
-        if args.policy_loss == "reinforce":
+        if self._policy_loss == "reinforce":
             policy = reinforce_loss(ratio, scores.logps, inputs["advantages"])
-        elif args.policy_loss == "cispo":
+        elif self._policy_loss == "cispo":
             policy = cispo_loss(ratio, scores.logps, inputs["advantages"], self.epsilon_high)
         else:
             policy = clipped_loss(ratio, inputs["advantages"], self.epsilon_low, self.epsilon_high, args.delta)
-        if "old_logps" not in inputs and self.state.global_step == self._generated_at:
-            # While the policy is still the one that sampled, this pass has just given the logprobs to compare.
-            self._agreement.add(inputs, scores.logps.detach())
         if "engine_ratio" not in inputs:
             self._add_engine_ratio(inputs, scores.logps.detach())
         per_token = policy.loss * inputs.get("engine_ratio", 1.0)
@@ -308,7 +312,15 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         self._means.add("clip_ratio/low_mean", policy.low, mask)
         self._means.add("clip_ratio/high_mean", policy.high, mask)
         self._means.add("clip_ratio/region_mean", policy.low | policy.high, mask)
+        for hook in self.hooks:
+            term = hook.on_loss(scores, inputs)
+            loss = loss if term is None else loss + term
         return loss
+
+    @property
+    def policy_is_old(self) -> bool:
+        """Whether the policy is still the one that sampled the rollout."""
+        return self.state.global_step == self._generated_at
 
     # A variable number of rows through a fixed number of steps.
 
@@ -409,12 +421,12 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         if not torch.isfinite(total):
             raise RolloutError(f"the loss is {total.item()} at step {self.state.global_step}; nothing was updated")
         found = self._means.pop(self.accelerator)
-        self._agreement.check(found)
-        self.record(found)
+        for hook in self.hooks:
+            self.record(hook.after_backward(found, time.perf_counter() - generated))
         self._position += 1
         self._micro_step = 0 if sync else self._micro_step + 1
         now = time.perf_counter()
-        self.record(self._meter.take(now - generated))
+        self.record({**found, "time/update": now - generated})
         self._current_train_step_time += now - started
         if sync:
             self.record({"step_time": self._current_train_step_time})

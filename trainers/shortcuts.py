@@ -193,8 +193,8 @@ def _amplified(model: Any, gain: float) -> Iterator[None]:
 
 
 def _readers(trainer: Any) -> list[Any]:
-    """The policy, and a teacher's model; a reference model is built as the policy is."""
-    return [model for model in (trainer.model_wrapped, trainer.teacher_model) if model is not None]
+    """The policy, and models of hooks; a reference model is built as the policy is."""
+    return [trainer.model_wrapped, *(model for hook in trainer.hooks for model in hook.models)]
 
 
 def _attend_by_rows(*models: Any) -> None:

@@ -20,6 +20,7 @@ from agent_gym.evaluate.panels import opened_env, read_panel
 from agent_gym.evaluate.report import details, table
 from agent_gym.judges.judge import ENGINE, Judge
 from agent_gym.rollout import CONTEXTS, Budget, EpisodeSpec, Runner, make_context, tighten, warn_of_expert
+from agent_gym.tool_results import counted_raises
 
 # Flags that influence episodes: a file is continued under the same ones only.
 SETTINGS = "split panel seed temperature env_kwargs context max_turns max_turn_tokens max_tokens max_seconds".split()
@@ -44,7 +45,8 @@ def rollout(argv: Sequence[str]) -> int:
     budget = _budget(arguments, env_id)
     _read_judge(arguments, arguments.group_size)
     specs = _specs(arguments, env_id, arguments.group_size)
-    with _open_file(arguments) as file, _open_runner(arguments, [budget], env_id, player.engine) as runner:
+    playing = _open_file(arguments), _open_runner(arguments, [budget], env_id, player.engine)
+    with counted_raises(), playing[0] as file, playing[1] as runner:
         result = _play(arguments, player, budget, specs, file, runner)
     print(f"success: {result}\nreward: {result.reward:.3f}")
     if result.failed:
@@ -93,7 +95,8 @@ def evaluate(argv: Sequence[str]) -> int:
     specs = {env_id: _specs(arguments, env_id, arguments.samples) for env_id in played}
     splits = {spec.split for some in specs.values() for spec in some}
     arguments.split = splits.pop() if len(splits) == 1 else None
-    results = _evaluate(arguments, players, budgets, specs)
+    with counted_raises():
+        results = _evaluate(arguments, players, budgets, specs)
     if arguments.json:
         rows = [
             {"policy": one.name, "env_id": one.env_id, **dataclasses.asdict(results[one.name, one.asked])}

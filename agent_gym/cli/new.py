@@ -78,7 +78,7 @@ def new(argv: Sequence[str]) -> int:
     if arguments.data:
         splits, told = read_splits(arguments.data, arguments.columns, arguments.skip_bad)
     else:
-        splits, told = _made_up_splits(found) if found else {}, []
+        splits, told = _made_up_splits(Path(arguments.tools), along) if along else {}, []
     if splits:
         calls = "".join(f"tools.{one}, " for one in found)
         words |= {
@@ -139,7 +139,7 @@ def _write(path: Path, text: str) -> None:
     print(path)
 
 
-def _made_up_splits(tools: Mapping[str, Tool]) -> dict[str, list[Mapping[str, Any]]]:
+def _made_up_splits(path: Path, along: Brought) -> dict[str, list[Mapping[str, Any]]]:
     """Return made-up rows of the tools by split."""
-    rows = {row["question"]: row for row in made_up_rows(tools)}
+    rows = {row["question"]: row for row in made_up_rows(path, along)}
     return dealt([*rows.values()])

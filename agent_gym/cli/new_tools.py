@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import chdir
 from pathlib import Path
 from runpy import run_path
 from typing import Any, NamedTuple
@@ -263,16 +264,24 @@ def copy_files(files: Mapping[Path, str], package: Path) -> None:
             shutil.copyfile(source, target)
 
 
-def made_up_rows(tools: Mapping[str, Tool]) -> list[dict[str, Any]]:
-    """Return questions by made-up calls; `ConfigError` with the first error if no tool answers one."""
+def made_up_rows(path: Path, along: Brought) -> list[dict[str, Any]]:
+    """Return questions by made-up calls; `ConfigError` with the first error if no tool answers one.
+
+    A copy of the file and of all that comes along is called: a call may write, and the originals must not change.
+    """
     before = len(raised_so_far())
     refusals: list[str] = []
-    rows = [*_made_up(tools, refusals)]
+    with tempfile.TemporaryDirectory() as temporary:
+        copied = Path(temporary, path.name).resolve()
+        copied.write_text(along.source, encoding="utf-8")
+        copy_files(along.files, copied.parent)
+        with chdir(copied.parent):  # for names that are looked for where a command runs
+            rows = [*_made_up(load(copied)[0], refusals)]
     if not rows:
         new = raised_so_far()[before:]
         refusals = [*map(str, new), *refusals, "their answers are empty, or too long to be asked for"]
-        cure = "give questions and answers with --from"
-        raise ConfigError(f"new: no tool answered a made-up call: {refusals[0]}; {cure}")
+        told = refusals[0].replace(str(copied), str(path))
+        raise ConfigError(f"new: no tool answered a made-up call: {told}; give questions and answers with --from")
     return rows
 
 

@@ -22,6 +22,7 @@ from agent_gym.chat import text_of
 from agent_gym.cli.parser import CommandParser, Flag, natural, positive
 from agent_gym.errors import ConfigError, require
 from agent_gym.rollout import make_env
+from agent_gym.tool_results import counted_raises
 
 if TYPE_CHECKING:
     from agent_gym.serve.conversation import Conversation
@@ -49,7 +50,8 @@ def play(argv: Sequence[str]) -> int:
     options = {key: value for key, value in wanted.items() if value is not None}
     env = make_env(arguments.env_id, arguments.env_kwargs)
     print(arguments.env_id)
-    _game(env, arguments.seed, options)
+    with counted_raises():
+        _game(env, arguments.seed, options)
     env.close()
     return 0
 

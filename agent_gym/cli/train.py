@@ -54,8 +54,8 @@ from agent_gym.trainers.checkpoints import refuse_used, resume_point, way_on
 from agent_gym.trainers.common import check_sft
 from agent_gym.trainers.config import FIXED, AgentGRPOConfig, AgentPPOConfig
 from agent_gym.trainers.estimators import ESTIMATORS
+from agent_gym.trainers.hooks.judging import check_judge
 from agent_gym.trainers.policy_model import check_adapter
-from agent_gym.trainers.schedule import check_judge
 from agent_gym.trainers.tasks import mix_datasets, parse_mixture
 
 _TINY_CONTEXT = 4096  # tokens; positions cost nothing, and any environment's demonstrations fit
@@ -221,7 +221,7 @@ def _check_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> tuple[
 
 
 def _train_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
-    from agent_gym.trainers.run_card import write_imitation_card
+    from agent_gym.trainers.hooks.run_card import write_imitation_card
     from agent_gym.trainers.sft import expert_episodes, train_sft
 
     name, meter, shown = model.model_name_or_path, Meter(), Counter[str]()

@@ -217,7 +217,7 @@ def race(setting: StageSettings, kind: str) -> dict[str, Any]:
     seconds = {name: mean(log[f"time/{name}"] for log in logs) for name in ("rollout", "sync", "score", "update")}
     step = mean(log["step_time"] for log in logs)
     # An episode is one turn, so that the tokens of the rows are the ones that were read and sampled.
-    tokens = (trainer.card.spent["read_tokens"] + trainer.card.spent["sampled_tokens"]) / trainer.state.global_step
+    tokens = (trainer.spent["read_tokens"] + trainer.spent["sampled_tokens"]) / trainer.state.global_step
     found: dict[str, Any] = {
         "rollout_tokens_per_s": round(mean(log["rollout/tokens_per_s"] for log in logs)),
         "update_tokens_per_s": round(tokens / seconds["update"]),

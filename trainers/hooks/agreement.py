@@ -10,6 +10,7 @@ That rollout is fresh also where later ones may be stale. `sampling/*` is logged
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,8 @@ from agent_gym.errors import ConfigError
 from agent_gym.policies.base import ScriptedPolicy
 from agent_gym.policies.ranks import gather_items
 from agent_gym.policies.transformers import TransformersPolicy
+from agent_gym.trainers.batch import Batch
+from agent_gym.trainers.hook import Hook, RolloutBatch
 from agent_gym.trainers.losses import engine_ratio, mismatch_kl
 
 HALF = 10.0
@@ -38,19 +41,27 @@ class Worst(NamedTuple):
     loss: float
 
 
-class Agreement:
-    """Compares the engine's logprobs with those of the loss, for a `RowTrainer`."""
+class Agreement(Hook):
+    """Compares the engine's logprobs with those of the loss."""
 
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
-        self._settled = trainer.args.engine_tolerance is None
+    def __init__(self, tolerance: float | None) -> None:
+        self._settled = tolerance is None
         self._worst: Worst | None = None
 
-    def add(self, batch: dict[str, Any], logps: torch.Tensor) -> None:
+    def after_credit(self, rollout: RolloutBatch) -> None:
+        if "old_logps" in rollout.batch:
+            self.add(rollout.batch, rollout.batch["old_logps"])
+
+    def on_loss(self, scores: Any, inputs: Batch) -> None:
+        if "old_logps" not in inputs and self.trainer.policy_is_old:
+            # While the policy is still the one that sampled, this pass has just given the logprobs to compare.
+            self.add(inputs, scores.logps.detach())
+
+    def add(self, batch: Batch, logps: torch.Tensor) -> None:
         """Count rows whose logprobs (B, T) are those of the weights that sampled them."""
         engine = batch["engine_logps"]
         known = batch["action_mask"] & ~engine.isnan()  # NaN where the engine has none
-        means, mode = self._trainer._means, self._trainer.args.vllm_importance_sampling_mode
+        means, mode = self.trainer._means, self.trainer.args.vllm_importance_sampling_mode
         mode = "token_truncate" if mode == "in_ratio" else mode
         ratio = engine_ratio(logps, engine, batch["action_mask"], mode=mode, low=None, high=None).expand_as(known)
         means.add("sampling/ratio_mean", ratio, known)
@@ -63,23 +74,27 @@ class Agreement:
             most, token, *both = (values.flatten()[place].item() for values in (gap, batch["input_ids"], engine, logps))
             self._worst = max(filter(None, (self._worst, Worst(most, int(token), *both))))
 
-    def check(self, found: dict[str, float]) -> None:
+    def after_backward(self, metrics: Mapping[str, float], seconds: float) -> dict[str, float]:
         """Look at the means of a micro-step over all processes, and stop all of them if the first is beyond tolerance.
 
         Raises:
             ConfigError: which names the numbers, what may cause them, and the cure.
         """
-        if isinstance(self._trainer.scheduler.policy, ScriptedPolicy):  # which has no logprobs of its own
+        self._check(metrics)
+        return {}
+
+    def _check(self, found: Mapping[str, float]) -> None:
+        if isinstance(self.trainer.scheduler.policy, ScriptedPolicy):  # which has no logprobs of its own
             self._settled = True
         if self._settled or "sampling/kl" not in found:
             return
         self._settled = True
-        allowed = self._trainer.args.engine_tolerance * (HALF if self._is_half() else 1.0)
+        allowed = self.trainer.args.engine_tolerance * (HALF if self._is_half() else 1.0)
         if not found["sampling/kl"] <= allowed:  # NaN, too
             raise ConfigError(self._described(found, allowed))
 
-    def _described(self, found: dict[str, float], allowed: float) -> str:
-        trainer = self._trainer
+    def _described(self, found: Mapping[str, float], allowed: float) -> str:
+        trainer = self.trainer
         worst = max(filter(None, gather_items([self._worst])))
         text = trainer._tokenizer.decode([worst.token])
         model = trainer.accelerator.unwrap_model(trainer.model)
@@ -96,7 +111,7 @@ class Agreement:
         )
 
     def _is_half(self) -> bool:
-        trainer = self._trainer
+        trainer = self.trainer
         model = trainer.accelerator.unwrap_model(trainer.model)
         # A server computes in a type of its own: 16 bits on a GPU, unless it was told otherwise.
         served = trainer.args.layout == "server"
@@ -115,3 +130,8 @@ def engine_name(trainer: Any) -> str:
         "VLLMServerPolicy": "a vLLM server",
     }
     return kinds.get(type(policy).__name__, f"the engine {type(policy).__name__}")
+
+
+def attach(trainer: Any) -> None:
+    """Attach always: `sampling/*` is logged of every rollout, and the first is held to `engine_tolerance`."""
+    trainer.add_callback(Agreement(trainer.args.engine_tolerance))

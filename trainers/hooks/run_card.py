@@ -15,8 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
-
 from agent_gym.errors import ConfigError, described
 from agent_gym.evaluate.cards import Meter, conclude, write_cards
 from agent_gym.evaluate.panels import canonical, played_panel
@@ -24,6 +22,7 @@ from agent_gym.policies.ranks import gather, gather_items
 from agent_gym.rollout import Episode, Row
 from agent_gym.rollout.roles import ROLE_GROUPS
 from agent_gym.trainers.checkpoints import provenance, run_facts
+from agent_gym.trainers.hook import Hook, RolloutBatch
 
 _IMITATION = (
     "learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "num_train_epochs",
@@ -31,25 +30,27 @@ _IMITATION = (
 )  # fmt: skip
 
 
-class RunCard(TrainerCallback):
+class RunCard(Hook):
     """Counts what training costs, in this process, and writes the card after each evaluation and at the end."""
 
     def __init__(self, trainer: Any) -> None:
-        self._trainer, self._meter = trainer, Meter()
+        self.trainer, self._meter = trainer, Meter()
         self._path = Path(str(trainer.args.output_dir), "card.json").resolve()
         self._before: dict[str, float] = {}
         self._begun = False
-        self.spent = Counter[str]()  # episodes and tokens of training
 
     @property
     def _judge(self) -> dict[str, Any] | None:
-        return self._trainer.judge and self._trainer.judge.describe()
+        return self.trainer.judge and self.trainer.judge.describe()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # What this trainer counted in an earlier call of `train` is in the file.
         self._before = self._written().get("spent", {}) if state.global_step or self._begun else {}
         self._meter, self._begun = Meter(), True
-        self.spent.clear()
+        self.trainer.spent.clear()
+
+    def after_log(self, rollout: RolloutBatch) -> None:
+        self.count(rollout.episodes, rollout.trained)
 
     def count(self, episodes: Sequence[Episode], trained: Container[int]) -> None:
         """Add the episodes of a rollout, of which those of these numbers are trained on; the roles of one are one."""
@@ -57,18 +58,17 @@ class RunCard(TrainerCallback):
         for episode in episodes:
             games.setdefault((episode.spec.group % ROLE_GROUPS, episode.spec.member), []).append(episode)
         played = [roles for roles in games.values() if not any(role.failure for role in roles)]
-        skipped = sum(not any(self._trainer._number(role) in trained for role in roles) for roles in played)
-        self.spent.update(asked=len(games), played=len(played), failed=len(games) - len(played), skipped=skipped)
-        self.spent["truncated"] += sum(any(role.truncated for role in roles) for roles in played)
-        self.spent["read_tokens"] += sum(step.start for episode in episodes for step in episode.steps)
-        self.spent["sampled_tokens"] += sum(episode.sampled_tokens for episode in episodes)
+        skipped = sum(not any(self.trainer.number_of(role) in trained for role in roles) for roles in played)
+        spent = self.trainer.spent
+        spent.update(asked=len(games), played=len(played), failed=len(games) - len(played), skipped=skipped)
+        spent["truncated"] += sum(any(role.truncated for role in roles) for roles in played)
+        spent["read_tokens"] += sum(step.start for episode in episodes for step in episode.steps)
+        spent["sampled_tokens"] += sum(episode.sampled_tokens for episode in episodes)
 
-    def evaluated(self, tasks: str, episodes: Sequence[Episode], seconds: Mapping[str, float]) -> None:
-        """Write the card after an evaluation that took so long; all processes have to call it.
-
-        `tasks` is the name of the evaluation set where a run has several, "" where it has one.
-        """
-        trainer, name = self._trainer, self._path.parent.name
+    def after_evaluation(self, prefix: str, episodes: Sequence[Episode], seconds: Mapping[str, float]) -> None:
+        """Write the card after an evaluation that took so long; all processes have to call it."""
+        trainer, name = self.trainer, self._path.parent.name
+        tasks = prefix.removeprefix("eval").removeprefix("_")  # the set of tasks, where a run has several
         played: dict[str, list[Episode]] = {}
         # Without tokens and later messages: a card needs neither, and each process gets the episodes of all.
         light = [
@@ -104,10 +104,10 @@ class RunCard(TrainerCallback):
         self._write([])
 
     def _write(self, cards: Sequence[dict[str, Any]]) -> None:
-        spent = _of_all(self.spent, self._meter)
+        spent = _of_all(self.trainer.spent, self._meter)
         spent.update(self._before)
-        if self._trainer.accelerator.is_main_process:
-            training = {**provenance(self._trainer), "judge": self._judge, "spent": spent}
+        if self.trainer.accelerator.is_main_process:
+            training = {**provenance(self.trainer), "judge": self._judge, "spent": spent}
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 # An evaluation before this trainer has trained leaves what an earlier run has written.
@@ -135,3 +135,8 @@ def _of_all(mine: Counter[str], meter: Meter) -> Counter[str]:
     for one in gather({**mine, **{f"{name}_seconds": value for name, value in meter.seconds().items()}}):
         spent.update(one)
     return spent
+
+
+def attach(trainer: Any) -> None:
+    """Attach always."""
+    trainer.add_callback(RunCard(trainer))

@@ -43,6 +43,7 @@ from agent_gym.testing import play, policy_texts
 from agent_gym.trainers.batch import WORLD, Batch, Hint, TrainingEpisode, TrainingRow, collate
 from agent_gym.trainers.credit import Estimate, Timeline
 from agent_gym.trainers.estimators.groups import returns_to_go
+from agent_gym.trainers.hook import Hook, RolloutBatch
 from agent_gym.trainers.losses import CLAMP
 from agent_gym.trainers.shortcuts import reading
 
@@ -50,11 +51,11 @@ HintWriter = Callable[[Episode], str]
 """Writes what the teacher of a finished episode reads besides: anything, also what became of it."""
 
 
-class Teacher:
+class Teacher(Hook):
     """The teacher of a trainer's `args`, with the writer of its hints, if it has any.
 
     Attributes:
-        model: a frozen model of its own; None where the policy reads, or a server.
+        model: its frozen model; None where the policy reads, or a server.
 
     Raises:
         ConfigError: if it cannot be loaded or reached, has another vocabulary than the policy, or does not go with the
@@ -63,7 +64,7 @@ class Teacher:
 
     def __init__(self, trainer: Any, hint: HintWriter | None = None) -> None:
         args, name = trainer.args, trainer.args.teacher
-        self._trainer, self.model, self._server = trainer, None, None
+        self.trainer, self.model, self._server = trainer, None, None
         self._write = TaskHint(args.teacher_hint) if args.teacher_hint else hint
         self._in_tokens = functools.lru_cache(maxsize=1024)(self._render_hint)  # the episodes of a group begin alike
         if args.teacher_hint and hint:
@@ -87,9 +88,21 @@ class Teacher:
             self.model = self._prepared(copy.deepcopy(trainer.model))
         elif name not in ("self", "initial"):
             self.model = self._prepared(self._load(name))
+        self.models = [] if self.model is None else [self.model]
+
+    needs_old_logps = True
+
+    def on_episode(self, kept: TrainingEpisode, episode: Episode) -> None:
+        kept.hint = self.hint(episode)
+
+    def after_score(self, rollout: RolloutBatch) -> None:
+        rollout.batch["teacher_logps"] = self.score(rollout.batch, rollout.share)
+
+    def on_estimate(self, estimate: Estimate, batch: Batch, timeline: Timeline) -> Estimate:
+        return self.mix(estimate, batch, timeline)
 
     def _load(self, name: str) -> Any:
-        trainer = self._trainer
+        trainer = self.trainer
         options = {"dtype": "auto", "trust_remote_code": trainer.args.trust_remote_code}
         try:
             model, encoder = load_whole(name, **options), load_encoder(name)
@@ -109,7 +122,7 @@ class Teacher:
 
     def _prepared(self, model: Any) -> Any:
         """Freeze a model and share it out as TRL does a reference model."""
-        trainer = self._trainer
+        trainer = self.trainer
         model.requires_grad_(False).eval()
         if trainer.is_deepspeed_enabled:
             return prepare_deepspeed(model, trainer.accelerator)
@@ -131,13 +144,13 @@ class Teacher:
             if all(tuple(row.token_ids[: len(found.before)]) == found.before for row in episode.rows):
                 return found
         raise ConfigError(
-            f"a hint is put in behind the opening, and the context {self._trainer.args.context!r} of "
+            f"a hint is put in behind the opening, and the context {self.trainer.args.context!r} of "
             f"{episode.spec.env_id} has rows that begin otherwise: use append, window or budget, or no hint"
         )
 
     def _render_hint(self, opening: str, tools: str, text: str) -> Hint:
         *before, last = json.loads(opening)
-        renderer = self._trainer.renderer
+        renderer = self.trainer.renderer
         plain, hinted = (
             renderer.prompt([*before, {**last, "content": content}], json.loads(tools))
             for content in (last["content"], f"{last['content']}\n\n{text}")
@@ -157,7 +170,7 @@ class Teacher:
         read: Batch = {name: batch[name] for name in _READ if name in batch}
         if any(episode.hint for episode in episodes):
             hinted = [dataclasses.replace(e, rows=[_hinted(row, e.hint) for row in e.rows]) for e in episodes]
-            pad, device = self._trainer._tokenizer.pad_token_id, batch["input_ids"].device
+            pad, device = self.trainer._tokenizer.pad_token_id, batch["input_ids"].device
             read = collate(hinted, len(batch["input_ids"]), pad, device)
         if self._server is not None:
             with barrier_on_error():
@@ -168,11 +181,11 @@ class Teacher:
         mask = batch["action_mask"]
         logps = found.new_zeros(mask.shape).masked_scatter(mask, found[read["action_mask"]])
         gap = (batch["old_logps"] - logps).clamp(-CLAMP, CLAMP)
-        self._trainer._means.add("teacher/kl", gap, batch["weights"] > 0)
+        self.trainer._means.add("teacher/kl", gap, batch["weights"] > 0)
         return logps
 
     def _read(self, batch: Batch) -> torch.Tensor:
-        trainer = self._trainer
+        trainer = self.trainer
         if self.model is not None:
             return trainer._score(self.model, batch, critic=False).logps
         initial = trainer.args.teacher == "initial"
@@ -191,7 +204,7 @@ class Teacher:
 
     def mix(self, estimate: Estimate, batch: Batch, timeline: Timeline) -> Estimate:
         """Add the teacher's advantages to those of rewards, see the formula above."""
-        args = self._trainer.args
+        args = self.trainer.args
         gap = timeline.read((batch["teacher_logps"] - batch["old_logps"]).clamp(-CLAMP, CLAMP))
         own = returns_to_go(gap, args.teacher_gamma)
         mixed = args.reward_coef * estimate.advantages + args.teacher_coef * own
@@ -254,3 +267,15 @@ class TaskHint:
                 turns = [turn for turn in turns if turn[-1]["spans"][0].source == f"agent:{role}"]
             text = text.replace("{plan}", "\n".join(policy_texts([opened, *turns])))
         return text
+
+
+def check_given(args: Any, hint: HintWriter | None = None, **_: Any) -> None:
+    """Raise `ConfigError` for a hint without a teacher."""
+    if hint is not None and args.teacher is None:
+        raise ConfigError("hint= is what a teacher reads, and there is none: name one (teacher=...)")
+
+
+def attach(trainer: Any) -> None:
+    """Attach with `teacher`."""
+    if trainer.args.teacher is not None:
+        trainer.add_callback(Teacher(trainer, trainer.hint))

@@ -24,31 +24,40 @@ from agent_gym.policies.ranks import barrier_on_error
 from agent_gym.rollout import Episode, Runner
 from agent_gym.rollout.roles import ROLE_GROUPS
 from agent_gym.trainers.batch import WORLD, Batch, collate, training_episode
+from agent_gym.trainers.hook import Hook, RolloutBatch
 from agent_gym.trainers.losses import loss_weights
 
 WEIGHTS = "sft_weights"
 """The column (B, T) of a batch with the weight of each demonstrated token: they sum to 1 over a rollout."""
 
 
-class Demonstrations:
+class Demonstrations(Hook):
     """The expert of a trainer's tasks, who plays the first `sft_share` of those of each rollout."""
-
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
 
     @functools.cached_property
     def _runner(self) -> Runner:
-        args, renderer = self._trainer.args, self._trainer.renderer
+        args, renderer = self.trainer.args, self.trainer.renderer
         policy = ScriptedPolicy(_expert, renderer.encode_action)
         threads = {"workers": args.env_workers, "env_processes": args.env_processes}
         return Runner(policy, renderer, args.budget, context=args.context, **threads)
+
+    def after_credit(self, rollout: RolloutBatch) -> None:
+        rollout.batch = self.add(rollout.batch, rollout.episodes)
+
+    def before_loss(self, inputs: Batch) -> Batch:
+        return {**inputs, "action_mask": inputs["action_mask"] & ~(inputs[WEIGHTS] > 0)}
+
+    def on_loss(self, scores: Any, inputs: Batch) -> torch.Tensor:
+        self.trainer._means.add("sft/loss", -scores.logps, inputs[WEIGHTS] > 0)
+        weighted = (scores.logps * inputs[WEIGHTS]).sum()
+        return -(self.trainer.args.sft_coef * weighted * self.trainer._loss_scale)
 
     def add(self, batch: Batch, played: Sequence[Episode]) -> Batch:
         """Return a batch with the expert's rows on tasks of this process: one episode of a task, those that it solved.
 
         Raises `ConfigError` if an environment has no expert.
         """
-        trainer = self._trainer
+        trainer = self.trainer
         specs = [episode.spec for episode in played if episode.spec.member == 0 and not episode.spec.greedy]
         tasks = [*{spec.group % ROLE_GROUPS: spec for spec in specs}.values()]  # each role of self-play has one
         with barrier_on_error():
@@ -89,3 +98,9 @@ def _joined(batch: Batch, more: Batch) -> Batch:
             columns = [pad(column, (0, width - column.size(1)), value=fill) for column in columns]
         found[name] = torch.cat(columns)
     return found
+
+
+def attach(trainer: Any) -> None:
+    """Attach with `sft_coef`."""
+    if trainer.args.sft_coef:
+        trainer.add_callback(Demonstrations())

@@ -123,3 +123,9 @@ class InputDependenceCallback(TrainerCallback):
         started, trainer = time.perf_counter(), self._trainer
         found = probe(trainer, gather_items(first_turns(trainer._generated)))
         trainer.record(found | {"time/probe": time.perf_counter() - started})
+
+
+def attach(trainer: Any) -> None:
+    """Attach with `probe_steps`."""
+    if trainer.args.probe_steps:
+        trainer.add_callback(InputDependenceCallback(trainer, trainer.args.probe_steps))

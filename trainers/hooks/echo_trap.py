@@ -174,3 +174,9 @@ class EchoTrapCallback(TrainerCallback):
         if state.is_world_process_zero:
             for message in messages:
                 warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+def attach(trainer: Any) -> None:
+    """Attach with `echo_trap`, in front of the callbacks that report: they see what it adds to the logs."""
+    if trainer.args.echo_trap != "off":
+        trainer.callback_handler.callbacks.insert(0, EchoTrapCallback(stop=trainer.args.echo_trap == "stop"))

@@ -1,0 +1,52 @@
+"""The features of the trainers that are hooks, one a file. Each adds itself to a trainer whose settings ask for it.
+
+The order is that of their calls: self-play divides episodes before any other hook sees them, refills are drawn before
+groups are chosen, and the agreement is measured before demonstrations join the batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agent_gym.trainers.hooks import (
+    agreement,
+    baselines,
+    demonstrations,
+    echo_trap,
+    input_dependence,
+    judging,
+    overlong,
+    records,
+    repetition,
+    run_card,
+    selection,
+    self_play,
+    staleness,
+    teacher,
+    utilisation,
+)
+
+FEATURES = (
+    self_play, staleness, selection, baselines, overlong, teacher, agreement, demonstrations, utilisation, repetition,
+    judging, run_card, records, echo_trap, input_dependence,
+)  # fmt: skip
+"""Modules with a function `attach(trainer)`, some with `check_given(args, **given)`."""
+
+
+def check_given(args: Any, **given: Any) -> None:
+    """Let each feature check the arguments of a trainer that belong to it, before the model is loaded.
+
+    Raises:
+        ConfigError: for one that cannot work with the settings.
+    """
+    for feature in FEATURES:
+        if check := getattr(feature, "check_given", None):
+            check(args, **given)
+
+
+def attach(trainer: Any) -> None:
+    """Let each feature add its hooks to a trainer, and tell those that the user gave which trainer it is."""
+    for feature in FEATURES:
+        feature.attach(trainer)
+    for hook in trainer.hooks:
+        hook.trainer = trainer

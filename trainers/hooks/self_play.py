@@ -1,0 +1,37 @@
+"""Self-play: from here on each role that the policy played in an episode is an episode (`rollout.roles`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agent_gym.errors import ConfigError
+from agent_gym.policies.ranks import gather_items
+from agent_gym.rollout import by_role
+from agent_gym.trainers.hook import Hook, RolloutBatch
+from agent_gym.trainers.schedule import without_greedy
+
+
+class SelfPlay(Hook):
+    """Divides episodes by roles, and counts the roles into `trainer.rollout_tokens`."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._tokens = trainer.args.rollout_tokens  # of episodes without roles
+
+    def after_play(self, rollout: RolloutBatch) -> None:
+        trainer = self.trainer
+        roles = gather_items([max(1, len(episode.roles)) for episode in without_greedy(rollout.episodes)])
+        trainer.rollout_tokens = self._tokens * sum(roles) / len(roles)
+        if not any(episode.roles for episode in rollout.episodes):
+            return
+        if trainer.args.max_refills:
+            raise ConfigError(
+                "max_refills replaces tasks by their groups, and in self-play each role has one: leave it"
+            )
+        if trainer.judge is not None:
+            raise ConfigError("judge scores whole episodes, and in self-play each role has a reward: leave it")
+        rollout.episodes = [part for episode in rollout.episodes for part in by_role(episode)]
+
+
+def attach(trainer: Any) -> None:
+    """Attach always: whether an environment has roles is known when it was played."""
+    trainer.add_callback(SelfPlay(trainer))
