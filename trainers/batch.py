@@ -105,7 +105,7 @@ class TrainingEpisode:
     number: int  # position in the rollout over all processes, by which they agree on an order
     group: int  # which episodes answer the same task
     terminated: bool  # whether the task itself ended
-    rows: list[TrainingRow]  # those that hold a token of the policy
+    rows: list[TrainingRow]  # rows with a token of the policy
     outcome: list[float]  # (K,) reward of each step without its process terms
     process: list[float]  # (K,) process reward of each step
     # (K,) a number for the state in which each step was taken; one of its own for a step without a token of the policy.

@@ -73,7 +73,7 @@ _BY_REASON = {
 FIXED = {name: reason for reason, names in _BY_REASON.items() for name in names.split()}
 """Settings of TRL and transformers that may only have TRL's default here, and why."""
 
-# Those whose default has several spellings.
+# Settings whose default has several spellings.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_k": (0, -1, None),
     "min_p": (None, 0.0),

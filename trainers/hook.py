@@ -93,7 +93,7 @@ class Hook(TrainerCallback):
     def after_score(self, rollout: RolloutBatch) -> None: ...
 
     def on_estimate(self, estimate: Estimate, batch: Batch, timeline: Timeline) -> Estimate:
-        """Return the advantages of this process's episodes in place of those of the estimator."""
+        """Return the advantages of this process's episodes in place of the estimator's."""
         return estimate
 
     def after_credit(self, rollout: RolloutBatch) -> None: ...

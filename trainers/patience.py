@@ -1,7 +1,7 @@
 """An end of training by the validation curve: it stops where the curve is flat, and not at a number of steps.
 
 A run that is cut while its curve rises shows how fast an algorithm is, and not where it ends. One that goes on for long
-after the curve is flat can fall again. Weights are those of the last step: no evaluation chooses among them.
+after the curve is flat can fall again. The weights are the last step's: no evaluation chooses among them.
 """
 
 from __future__ import annotations

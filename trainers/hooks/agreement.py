@@ -42,7 +42,7 @@ class Worst(NamedTuple):
 
 
 class Agreement(Hook):
-    """Compares the engine's logprobs with those of the loss."""
+    """Compares the engine's logprobs with the loss's."""
 
     def __init__(self, tolerance: float | None) -> None:
         self._settled = tolerance is None

@@ -1,7 +1,7 @@
 """The card of a training run, `card.json` in its folder: its last evaluations, and what the training has cost so far.
 
-`agent_gym.evaluate.cards` has the form of a card. Costs are those of all processes. A run that is gone on with adds to
-what its card has.
+`agent_gym.evaluate.cards` has the form of a card. Costs are summed over all processes. A run that is gone on with adds
+to what its card has.
 """
 
 from __future__ import annotations
