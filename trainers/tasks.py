@@ -2,7 +2,7 @@
 
 TRL's loop wants a data set. A row only names a task (environment, split, index, seed); the task itself stays in the
 environment. `mix_datasets` joins task lists, and `Mixture` is the order in which their tasks come. The proportions are
-those of groups played; no loss is weighted.
+of groups played; no loss is weighted.
 """
 
 from __future__ import annotations
