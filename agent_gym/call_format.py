@@ -13,7 +13,7 @@ import json
 import logging
 import re
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -97,6 +97,7 @@ class CallFormat:
         structured: whether answers are rendered after calls; else the template writes the same after any turn.
         parallel: whether several calls may come before answers.
         tools_in_turns: whether tools change the template's text after a turn.
+        counts: whether earlier turns do (past_turns.py).
         end: the text of the token that ends a turn with calls, where other turns end with another one.
         end_closes: whether it does no more than that (Harmony's <|call|>); else it is the header of the answer, too
             (Gemma 4's <|tool_response>).
@@ -113,6 +114,7 @@ class CallFormat:
     structured: bool = False
     parallel: bool = True
     tools_in_turns: bool = False
+    counts: bool = False
     end: str = ""
     end_closes: bool = False
     heads: tuple[str, str, str] = ("", "", "")
@@ -127,9 +129,11 @@ class CallFormat:
             warnings.warn(self.told, RuntimeWarning, stacklevel=2)
 
     def as_written(self, text: str) -> str:
-        """Write the turn of a script as the model would: in Harmony words have a channel."""
+        """Write the turn of a script as the model would: several calls together, and in Harmony words have a channel."""
         head, head_of_calls, between = self.heads
-        if not head or not text or text.lstrip().startswith(head.lstrip().split(">")[0]):
+        if not head:
+            return self.parser.together(text)
+        if not text or text.lstrip().startswith(head.lstrip().split(">")[0]):
             return text
         turn = self.parser.split(text)
         if not turn.calls:
@@ -185,6 +189,7 @@ class Template:
         written: Written,
         answers: Sequence[Message],
         rest: Sequence[Message] = (),
+        past: Sequence[Message] = (),
         **kwargs: Any,
     ) -> str:
         """Render the text after calls that tools answered: the end of the turn, the answers, and the rest.
@@ -195,12 +200,12 @@ class Template:
         calls = made_up(answers, MARK)
         named = [{"tool_call_id": written.id(call, place), **one} for place, (call, one) in _numbered(calls, answers)]
         try:
-            text = self.render([_ASKED, written.message(calls), *named, *rest], **kwargs)
+            text = self.render([_ASKED, *past, written.message(calls), *named, *rest], **kwargs)
         except ConfigError:  # Mistral takes ids of nine letters and digits only, and a policy may write others
             for call in calls:
                 call.id = None
             named = [{**one, "tool_call_id": written.id(call, n)} for n, (call, one) in _numbered(calls, answers)]
-            text = self.render([_ASKED, written.message(calls), *named, *rest], **kwargs)
+            text = self.render([_ASKED, *past, written.message(calls), *named, *rest], **kwargs)
         # An answer may quote the mark too (a policy can make a tool say anything): the first one is in the calls.
         _, found, tail = text.partition(MARK)
         closing = self.without_end(parser.render_calls(calls)).rpartition(MARK)[2]
@@ -210,6 +215,30 @@ class Template:
         if not found or cut is None:
             raise ConfigError("the end of the calls of tools is not found in what the chat template writes of them")
         return tail[cut:]
+
+    def forms(
+        self, parser: NativeParser, answers: Sequence[Message], mark: str, made: int
+    ) -> Iterator[tuple[str, str]]:
+        """Yield how calls that tools answered may be written, before and behind the mark; `made` calls precede them.
+
+        The template may number the calls itself (Command-A), and open the block of calls once in a conversation
+        (DeepSeek V3).
+        """
+        calls = made_up(answers, mark)
+        for some in (calls, [replace(call, id=None) for call in calls]):
+            opened, _, closed = parser.render_calls(some, made).partition(mark)
+            yield opened, closed
+            if block := _TOKEN.match(opened):
+                yield opened[block.end() :], closed
+
+    def answers_calls(self, call_format: CallFormat) -> bool:
+        """Whether it writes an answer of a tool behind a real call."""
+        answer = _answer(ToolCall(_NAME), call_format.written, 0)
+        try:
+            text = self.behind_calls(call_format.parser, call_format.written, [answer], tools=_TOOLS)
+        except ConfigError:
+            return False
+        return call_format.known and call_format.answer_role == "tool" and str(answer["content"]) in text
 
 
 def _numbered(calls: Sequence[ToolCall], answers: Sequence[Message]) -> list[tuple[int, tuple[ToolCall, Message]]]:

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
-from itertools import groupby, takewhile
+from itertools import takewhile
 from typing import Any
 
 from agent_gym.call_format import CallFormat, Template, behind, families, made_up, probe, schema_of
@@ -29,10 +31,12 @@ from agent_gym.messages import (
     copied,
     cut_to_size,
     described,
+    in_parts,
     is_content,
     text_of,
 )
-from agent_gym.openings import Openings
+from agent_gym.openings import Openings, prints_tools
+from agent_gym.past_turns import does_count, is_answer, numbered, runs, shape_of
 from agent_gym.special_tokens import SpecialTokens, absent
 
 __all__ = [
@@ -50,8 +54,6 @@ __all__ = [
 _SENTINEL = "QxSentinelxQ"
 _TURN = "Qxturnx"
 _MOST_PREFILLS = 1000  # that are remembered
-_EMPTY = {"type": "object", "properties": {}, "required": []}
-_PROBE_TOOL = {"type": "function", "function": {"name": _SENTINEL, "description": _SENTINEL, "parameters": _EMPTY}}
 
 
 class ChatRenderer:
@@ -87,8 +89,13 @@ class ChatRenderer:
         self.observation_role = self._probe_observation_role()
         self.end_of_turn, self._closings = self._probe_end_of_turn()
         self.eos_token_ids = frozenset(i for i in (tokenizer.eos_token_id, self.end_of_turn) if i is not None)
-        self.renders_tools = self._probe_tools()
+        self.renders_tools = prints_tools(self._render)
         self.call_format = self._probe_calls()
+        self._look_at_two_turns()
+        if self.call_format.structured and self.observation_role == "tool":
+            # What such a template writes of an answer belongs to a call. What answers words is words.
+            self.observation_role = "user"
+            self.end_of_turn, self._closings = self._probe_end_of_turn()
         if self.call_format.end:
             end = tokenizer.convert_tokens_to_ids(self.call_format.end)
             self.eos_token_ids |= {end}
@@ -139,9 +146,10 @@ class ChatRenderer:
         """
         turn = absent(_TURN, [message["content"] for message in messages], tools)
         talk: list[Message] = []
-        cuts: list[tuple[str, list[Message], str]] = []  # of turns that are calls to the template: mark, answers, words
-        groups = [(mine, list(run)) for mine, run in groupby(messages, key=lambda one: one["role"] == "assistant")]
-        for (mine, group), (_, following) in zip(groups, [*groups[1:], (False, [])], strict=True):
+        # Of turns that are calls to the template: the mark, the answers, the words, and how many calls precede them.
+        cuts: list[tuple[str, list[Message], str, int]] = []
+        messages = self._numbered(messages)
+        for mine, group, following in runs(messages):
             if mine:
                 answers = self._to_calls(following)
                 for message in group:
@@ -151,7 +159,7 @@ class ChatRenderer:
                     words += turn if "token_ids" in message else message["content"]
                     if answers and message is group[-1]:
                         mark = absent(f"Qxcall{len(cuts)}xQ", messages, tools)
-                        cuts.append((mark, answers, words))
+                        cuts.append((mark, answers, words, sum(len(cut[1]) for cut in cuts)))
                         talk.append(self.call_format.written.message(made_up(answers, mark)))
                     else:
                         talk.append({"role": "assistant", "content": words})
@@ -172,21 +180,27 @@ class ChatRenderer:
 
     def _to_calls(self, messages: Sequence[Message]) -> list[Message]:
         """Return the first of these messages, the answers of tools that the template writes after calls only."""
-        answers = list(takewhile(_is_answer, messages)) if self.call_format.structured else []
+        answers = list(takewhile(is_answer, messages)) if self.call_format.structured else []
         return self._as_observations(answers) if answers else []
 
-    def _without_calls(self, text: str, mark: str, answers: Sequence[Message], words: str) -> str:
-        """Put the words of a turn in the place of the calls that were made up for it."""
-        before, found, tail = text.partition(mark)
-        opened, _, closed = self.call_format.parser.render_calls(made_up(answers, mark)).partition(mark)
-        # Backwards, since the calls begin with the parser's text of them.
-        start = behind(before[::-1], 0, opened[::-1])
-        stop = behind(tail, 0, self._facts.without_end(closed))
-        if not found or start is None or stop is None:
-            raise ConfigError("the calls of tools are not found in what the chat template writes of a conversation")
-        if opened[:1].isspace():  # a text that begins with a space brings it
-            start += len(before[: len(before) - start]) - len(before[: len(before) - start].rstrip())
-        return before[: len(before) - start] + words + tail[stop:]
+    def _numbered(self, messages: Sequence[Message]) -> list[Message]:
+        return numbered(messages, self.call_format.written, unique=self.call_format.counts)
+
+    def _past(self, messages: Sequence[Message]) -> list[Message]:
+        return shape_of(messages, self.call_format, self._as_observations)
+
+    def _without_calls(self, text: str, mark: str, answers: Sequence[Message], words: str, made: int) -> str:
+        """Put the words of a turn in the place of the calls that were made up for it, which follow `made` others."""
+        before, _, tail = text.partition(mark)
+        for opened, closed in self._facts.forms(self.call_format.parser, answers, mark, made):
+            # Backwards, since the calls begin with the parser's text of them.
+            start, stop = behind(before[::-1], 0, opened[::-1]), behind(tail, 0, self._facts.without_end(closed))
+            if start is None or stop is None:
+                continue
+            if opened[:1].isspace():  # a text that begins with a space brings it
+                start += len(before[: len(before) - start]) - len(before[: len(before) - start].rstrip())
+            return before[: len(before) - start] + words + tail[stop:]
+        raise ConfigError("the calls of tools are not found in what the chat template writes of a conversation")
 
     def _go_on(self, seen: Sequence[int], pieces: list[str]) -> list[int]:
         known = len(shown := self.tokenizer.decode(seen, skip_special_tokens=False) if seen else "")
@@ -203,7 +217,7 @@ class ChatRenderer:
 
     def prefill_at(self, messages: Sequence[Message]) -> str:
         """The prefill of the turn after these messages: some templates open a thought after some of them only."""
-        answered = bool(messages) and _is_answer(messages[-1]) and self.call_format.answer_role == "tool"
+        answered = bool(messages) and messages[-1]["role"] == "tool" and self.call_format.answer_role == "tool"
         system = [one for one in messages[:1] if one["role"] == "system"]
         # A template may look for a switch in the system message, or in the last one (/no_think).
         asked = messages[-1:] if messages and messages[-1]["role"] == "user" else [{"role": "user", "content": "a"}]
@@ -239,6 +253,7 @@ class ChatRenderer:
         *,
         final: bool = False,
         tools: Sequence[Mapping[str, Any]] = (),
+        past: Sequence[Message] = (),
     ) -> list[int]:
         """Render the text after the policy's turn: its end, the world's answer, the next generation prompt.
 
@@ -248,13 +263,17 @@ class ChatRenderer:
                 the tool and the `tool_call_id` of a call that has one.
             final: no generation prompt: the episode is over.
             tools: function schemas, as in `prompt`: some templates name them again in each turn.
+            past: what was said between the opening and the policy's turn: some templates count calls or answers over
+                the conversation (`call_format.counts`; the others need none).
 
         Returns:
             (T,) ids. `context + sampled + reply(...)` is the next context.
         """
+        messages = self._numbered([*past, *messages])
+        past, messages = messages[: len(past)], messages[len(past) :]
         marked, mark = self._special.mark(messages)
         more: dict[str, Any] = {"tools": list(tools)} if tools and self.call_format.tools_in_turns else {}
-        text = self._delta(marked, add_generation_prompt=not final, **more)
+        text = self._after(past, marked, add_generation_prompt=not final, **more)
         return self._closing(sampled, self._encode_pieces(self._expand(text, messages).split(mark)))
 
     def _closing(self, sampled: Sequence[int], ids: list[int]) -> list[int]:
@@ -314,31 +333,39 @@ class ChatRenderer:
         return ids[len(head) :] if ids[: len(head)] == head else self.encode(text)
 
     def _as_observations(self, messages: Sequence[Message]) -> list[Message]:
-        role = self.call_format.answer_role if messages and messages[0]["role"] == "tool" else self.observation_role
-        copies = [dict(message) for message in messages]
+        role = self.call_format.answer_role if messages and is_answer(messages[0]) else self.observation_role
+        copies = self._numbered(messages)
         if role != "tool":
             # Templates without a tool role demand alternating turns, so that several answers share one user message.
             return [{"role": "user", "content": join([message["content"] for message in messages], "\n")}]
-        answers = list(takewhile(_is_answer, copies))
-        for place, answer in enumerate(answers):  # some templates insist on an id
-            answer.setdefault("tool_call_id", self.call_format.written.id_of.format(name="tool", place=place))
+        answers = list(takewhile(is_answer, copies))
         if len(answers) < 2 or self.call_format.parallel:
             return copies
         return [{**answers[0], "content": join([one["content"] for one in answers], "\n")}, *copies[len(answers) :]]
 
-    def _delta(self, messages: Sequence[Message], rest: Sequence[Message] = (), **kwargs: Any) -> str:
+    def _after(self, past: Sequence[Message], messages: Sequence[Message], **kwargs: Any) -> str:
+        """Render the text after a turn that follows earlier ones, where these count."""
+        if past and self.call_format.counts:
+            with suppress(ConfigError):  # some refuse roles in this order
+                return self._delta(messages, past=self._past(past), **kwargs)
+        return self._delta(messages, **kwargs)
+
+    def _delta(
+        self, messages: Sequence[Message], rest: Sequence[Message] = (), past: Sequence[Message] = (), **kwargs: Any
+    ) -> str:
         """Render the text after a turn: after calls where the template writes the answers of tools there only."""
         answers = self._to_calls(messages)
         if not answers:
-            return self._tail([*self._as_observations(messages), *rest], **kwargs)
-        others = [dict(message) for message in messages if not _is_answer(message)]
+            return self._tail([*self._as_observations(messages), *rest], past, **kwargs)
+        others = [dict(message) for message in messages if not is_answer(message)]
         call_format = self.call_format
         if call_format.tools_in_turns and "tools" not in kwargs:
             kwargs["tools"] = [schema_of(str(answer.get("name") or "tool")) for answer in answers]
-        return self._facts.behind_calls(call_format.parser, call_format.written, answers, [*others, *rest], **kwargs)
+        parser, written = call_format.parser, call_format.written
+        return self._facts.behind_calls(parser, written, answers, [*others, *rest], past, **kwargs)
 
-    def _tail(self, answers: Sequence[Message], **kwargs: Any) -> str:
-        talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _SENTINEL}, *answers]
+    def _tail(self, answers: Sequence[Message], past: Sequence[Message] = (), **kwargs: Any) -> str:
+        talk = [{"role": "user", "content": "a"}, *past, {"role": "assistant", "content": _SENTINEL}, *answers]
         # An answer may quote the marker too (a policy can make a tool say anything): the first one is the turn.
         _, found, tail = self._render(talk, **kwargs).partition(_SENTINEL)
         if not found:
@@ -363,7 +390,7 @@ class ChatRenderer:
     def _render(self, messages: Sequence[Message], **kwargs: Any) -> str:
         try:
             return self.tokenizer.apply_chat_template(
-                [_in_parts(message) for message in messages] if self._as_parts else list(messages),
+                [in_parts(message) for message in messages] if self._as_parts else list(messages),
                 tokenize=False,
                 **{**self._chosen, **self.template_kwargs, **kwargs},
             )
@@ -389,16 +416,25 @@ class ChatRenderer:
         # header that its model has never read.
         if "tool" not in str(self._template):
             return "user"
-        # A template may refuse a tool message, skip it silently, or print it. Two in a row, as parallel calls give.
-        probe: list[Message] = [{"role": "tool", "content": f"probe{i}", "name": "probe"} for i in range(2)]
+        # A template may refuse a tool message, skip it silently, or print it. Two in a row, as parallel calls give, and
+        # in a second turn. The world's answer to plain words has no name of a tool.
+        probe: list[Message] = [{"role": "tool", "content": f"probe{i}"} for i in range(2)]
+        past: list[Message] = [{"role": "assistant", "content": "a"}, {"role": "tool", "content": "b"}]
         if self.vision is not None:
             probe[1]["content"] = [*parts("probe1"), {"type": "image"}]
-        try:
-            tail = self._tail(probe, add_generation_prompt=True)
-        except ConfigError:
+        tail = self._tries_tail(probe, past)
+        # Where the name or the id of a call is shown, an answer to no call has a hole there.
+        named = [{**one, "name": f"of{i}", "tool_call_id": f"call0000{i}"} for i, one in enumerate(probe)]
+        if self._tries_tail(named, past) not in (tail, ""):
             return "user"
         seen = self.vision is None or tail.count(self.vision.token) == 1
         return "tool" if seen and "probe0" in tail and "probe1" in tail else "user"
+
+    def _tries_tail(self, answers: Sequence[Message], past: Sequence[Message]) -> str:
+        try:
+            return self._tail(answers, past, add_generation_prompt=True)
+        except ConfigError:
+            return ""
 
     def _probe_end_of_turn(self) -> tuple[int | None, frozenset[int]]:
         """Return the token that ends a turn, and all that close one for the template."""
@@ -425,16 +461,6 @@ class ChatRenderer:
         ids = self.encode(text.lstrip())
         return ids[0] if ids and ids[0] in specials else None
 
-    def _probe_tools(self) -> bool:
-        """Whether the template describes tools, with a system message and without one."""
-        asked: Message = {"role": "user", "content": "a"}
-        if _SENTINEL not in self._render([asked], tools=[_PROBE_TOOL]):
-            return False
-        try:
-            return _SENTINEL in self._render([{"role": "system", "content": "b"}, asked], tools=[_PROBE_TOOL])
-        except ConfigError:  # it takes no system message
-            return True
-
     def _probe_calls(self) -> CallFormat:
         special = {str(token) for token in getattr(self.tokenizer, "added_tokens_decoder", {}).values()}
         special |= set(self.tokenizer.all_special_tokens)
@@ -442,22 +468,25 @@ class ChatRenderer:
         self._facts = Template(self._render, str(self._template), ends, special)
         return probe(self._facts, families(), self._plain_answers, self.renders_tools)
 
+    def _look_at_two_turns(self) -> None:
+        """Find out whether the template counts, and takes answers of tools behind words in more than one turn."""
+        written = self.call_format.written
+        answer = {
+            "role": "tool",
+            "name": "tool",
+            "tool_call_id": written.id_of.format(name="tool", place=0),
+            "content": "a",
+        }
+        counts = does_count(self._delta, self._past, written, self.observation_role)
+        plain = not counts and bool(self._tries_tail([answer], [{"role": "assistant", "content": "a"}, answer]))
+        structured = self.call_format.structured or (not plain and self._facts.answers_calls(self.call_format))
+        self.call_format = replace(self.call_format, counts=counts, structured=structured)
+
     def _plain_answers(self, answers: Sequence[Message], **kwargs: Any) -> str:
         """Render answers of tools after a plain turn; `ConfigError` where the template knows no tools."""
         if "tool" not in str(self._template):
             raise ConfigError("the chat template knows no tools")
         return self._tail(answers, **kwargs)
-
-
-def _is_answer(message: Message) -> bool:
-    return bool(message["role"] == "tool")
-
-
-def _in_parts(message: Message) -> Message:
-    """Write the content of a message as parts; MiniMax-M1 has the name of a tool in the part that it answers."""
-    content = message["content"]
-    named = {"name": message["name"]} if "name" in message else {}
-    return {**message, "content": [{"type": "text", "text": content, **named}] if isinstance(content, str) else content}
 
 
 def _template_of(source: Any) -> Any:

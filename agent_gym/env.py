@@ -367,6 +367,7 @@ class TextEnv(gymnasium.Env[str, str]):
             info["token_spans"] = [agent.token_span, world.token_span] if ids else [agent.token_span]
         if terminated or truncated:
             info["is_success"] = bool(reply.success)
+        self.transcript.messages += info["messages"]
         self.turn += 1
         self._over = terminated or truncated
         return observation, reward, terminated, truncated, info
@@ -417,7 +418,8 @@ class TextEnv(gymnasium.Env[str, str]):
         if self.inline:
             return sampled, self.renderer.inline_reply(sampled, observation)
         # A truncated episode could continue: its text ends with the generation prompt.
-        return sampled, self.renderer.reply(sampled, answers, final=terminated, tools=self.template_tools)
+        past = self.transcript.messages if self.renderer.call_format.counts else ()
+        return sampled, self.renderer.reply(sampled, answers, final=terminated, tools=self.template_tools, past=past)
 
 
 renamed_methods(TextEnv, RENAMED)

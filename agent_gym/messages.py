@@ -40,6 +40,13 @@ def is_content(content: Any) -> bool:
     )
 
 
+def in_parts(message: Message) -> Message:
+    """Write the content of a message as parts; MiniMax-M1 has the name of a tool in the part that it answers."""
+    content = message["content"]
+    named = {"name": message["name"]} if "name" in message else {}
+    return {**message, "content": [{"type": "text", "text": content, **named}] if isinstance(content, str) else content}
+
+
 def check_content(content: Any, what: str) -> None:
     """Raise `ConfigError` unless `is_content`."""
     if not is_content(content):

@@ -1,7 +1,7 @@
 """Whether a chat template shows all of a conversation's opening: the check that nothing of it is dropped silently.
 
-Templates that know no system message may raise, or leave it out without a word, and with it the rules of the task and
-the only description of the tools. So an opening is rendered once with a marker in each message and each tool, and every
+Templates that know no system message raise, or leave it out without a word, and with it the rules of the task and the
+only description of the tools. So an opening is rendered once with a marker in each message and each tool, and every
 marker has to come back. That depends on the roles and on the tools, not on the words, so that it is done once for each
 shape of opening.
 """
@@ -12,11 +12,24 @@ import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
+from agent_gym.call_format import schema_of
 from agent_gym.errors import ConfigError
 from agent_gym.images import Content, join
 from agent_gym.messages import Message
 
 _MOST = 1000  # shapes that are remembered
+_NAME = "Qxtoolxq"
+
+
+def prints_tools(render: Callable[..., str]) -> bool:
+    """Whether a template describes tools, with a system message and without one."""
+    asked: Message = {"role": "user", "content": "a"}
+    if _NAME not in render([asked], tools=[schema_of(_NAME)]):
+        return False
+    try:
+        return _NAME in render([{"role": "system", "content": "b"}, asked], tools=[schema_of(_NAME)])
+    except ConfigError:  # it takes no system message
+        return True
 
 
 class Openings:
@@ -46,14 +59,20 @@ class Openings:
 
     def _checked(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the system message has to be a part of the user's; `ConfigError` if anything else is dropped."""
-        lost = self._lost(messages, tools)
+        asked = any(one["role"] == "user" for one in messages)
+        try:
+            lost, does = self._lost(messages, tools), "prints no"
+        except ConfigError:
+            if not asked or all(one["role"] != "system" for one in messages):
+                raise
+            lost, does = ["system"], "refuses a"
         if "system" not in lost:
             self._refuse(lost)
             return False
-        if all(one["role"] != "user" for one in messages):
+        if not asked:
             raise ConfigError('the chat template drops the system message, and no user\'s is there: system_prompt=""')
         self._refuse(self._lost(_folded(messages), tools))
-        told = "the chat template prints no system message: its text stands before the text of the user"
+        told = f"the chat template {does} system message: its text stands before the text of the first user message"
         warnings.warn(told, RuntimeWarning, stacklevel=2)
         return True
 

@@ -193,7 +193,9 @@ class PlayersEnv(TextEnv):
             return observation, self._begin_transcript(messages) | {"role": self.role}
         messages, observation = self.as_messages(Reply(text))
         mine = next(one for one in reversed(self.transcript.segments) if kind_of(one.source) == "agent")
-        ids = [] if self.renderer is None else self.renderer.reply(mine.token_ids, messages)
+        past = self.transcript.messages[:-1]  # without the turn that is answered
+        ids = [] if self.renderer is None else self.renderer.reply(mine.token_ids, messages, past=past)
+        self.transcript.messages += messages
         answer = self.transcript.append(f"env:{who}", mine.step, observation, ids)
         info: dict[str, Any] = {"role": self.role, "messages": messages, "spans": [answer.span]}
         if self.renderer is not None:

@@ -30,6 +30,7 @@ from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described, shown, whole_number
 from agent_gym.formats.native import NativeParser
 from agent_gym.function_tools import as_tools
+from agent_gym.messages import Message
 from agent_gym.rewards import (
     answer_format,
     exact_match,
@@ -144,6 +145,15 @@ class ToolEnv(TextEnv):
         arguments = {name: draw_argument(schema, words, rng) for name, schema in properties.items()}
         return self.parser.render(function["name"], arguments)
 
+    def _begin_transcript(self, messages: list[Message]) -> dict[str, Any]:
+        self._count_calls(0)
+        return super()._begin_transcript(messages)
+
+    def _count_calls(self, made: int) -> None:
+        """Let the ids of calls that a script writes count over the episode."""
+        if isinstance(self.parser, NativeParser):
+            self.parser.made = made
+
     @property
     def template_tools(self) -> list[dict[str, Any]]:
         """None where the template would ask for another format: the policy has to read of one format only."""
@@ -163,6 +173,7 @@ class ToolEnv(TextEnv):
             # One answer for all of them: a megabyte of empty calls must not become several megabytes of answers.
             problem = f"only {self.max_calls_per_turn} tool calls are allowed per turn; {beyond} more did not run"
             calls = [*calls[: self.max_calls_per_turn], ToolCall("", error=problem)]
+        self._count_calls(len(calls) + getattr(self.parser, "made", 0))
         started = perf_counter()
         results = self._run(calls)
         seconds = (perf_counter() - started) / len(calls)

@@ -103,6 +103,7 @@ class Transcript:
     """An append-only list of segments, with their lengths together."""
 
     segments: list[Segment] = field(default_factory=list)
+    messages: list[Any] = field(default_factory=list)  # what was said behind the opening, as chat messages
     n_chars: int = 0
     n_tokens: int = 0
 

@@ -91,7 +91,10 @@ TOOL = {
         "description": "Zq adds numbers.",
         "parameters": {
             "type": "object",
-            "properties": {"text": {"type": "string", "description": "words"}, "n": {"type": "integer"}},
+            "properties": {
+                "text": {"type": "string", "description": "words"},
+                "n": {"type": "integer", "description": "how many"},
+            },
             "required": ["text", "n"],
         },
     },
@@ -176,27 +179,51 @@ def _calls(renderer: ChatRenderer) -> dict[str, Any]:
 
 
 def _answers(renderer: ChatRenderer) -> dict[str, Any]:
-    """Whether answers of tools are rendered as behind real calls, of one and of two tools."""
-    written = renderer.call_format.written
-    equal: list[bool] = []
-    for count in (1, 2):
-        numbers = [written.id_of.format(name="add", place=place) for place in range(count)]
-        calls = []
-        for place, number in enumerate(numbers):
-            arguments: Any = {"text": f"word{place}", "n": 3}
-            arguments = json.dumps(arguments) if written.as_text else arguments
-            calls.append({"id": number, "type": "function", "function": {"name": "add", "arguments": arguments}})
-        answers = [
-            {"role": "tool", "name": "add", "tool_call_id": number, "content": f"Obs{place}"}
-            for place, number in enumerate(numbers)
-        ]
-        talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "tool_calls": calls}, *answers]
+    """What `differences` says of conversations of four turns, of one call each and, in the second turn, of two."""
+    found = [differences(renderer, [1, 1, 1, 1])]
+    if renderer.call_format.parallel:
+        found.append(differences(renderer, [1, 2, 1, 1]))
+    return {"answers": found}
+
+
+def differences(renderer: ChatRenderer, counts: list[int]) -> str:
+    """Compare what follows each turn with the rendering of the whole conversation: "", what differs, or a refusal.
+
+    Args:
+        renderer: of a template that writes calls.
+        counts: how many calls each turn has.
+    """
+    call_format = renderer.call_format
+    tools = [TOOL] if call_format.in_template else []
+    talk: list[Any] = [{"role": "user", "content": "hi"}]
+    past: list[Any] = []
+    for count in counts:
+        calls, answers = _turn(renderer, sum(one["role"] == "tool" for one in past), count)
+        said = answers
+        if call_format.answer_role == "user":
+            said = [{"role": "user", "content": "\n".join(one["content"] for one in answers)}]
+        talk += [{"role": "assistant", "content": "", "tool_calls": calls}, *said]
         try:
-            whole = renderer._render(talk, tools=[TOOL], add_generation_prompt=True)
-        except ConfigError:
-            continue
-        if not all(f"word{place}" in whole and f"Obs{place}" in whole for place in range(count)):
-            continue  # Harmony writes the first call only
-        ids = renderer.reply([], answers, tools=[TOOL])
-        equal.append(whole.endswith(decode(renderer, ids).lstrip()))
-    return {"equal": equal}
+            whole = renderer._render(talk, tools=tools or None, add_generation_prompt=True)
+        except ConfigError as error:
+            return f"refused: {error}"
+        if not all(one["content"] in whole for one in answers):
+            return "refused: an answer is not shown"
+        text = decode(renderer, renderer.reply([], answers, tools=tools, past=past)).lstrip()
+        if not whole.endswith(text):
+            return f"{text!r} is not the end of {whole!r}"
+        past += [{"role": "assistant", "content": ""}, *answers]
+    return ""
+
+
+def _turn(renderer: ChatRenderer, made: int, count: int) -> tuple[list[Any], list[Any]]:
+    """Calls of one turn behind as many, and their answers."""
+    written = renderer.call_format.written
+    calls, answers = [], []
+    for place in range(made, made + count):
+        number = written.id_of.format(name="add", place=place)
+        arguments: Any = {"text": f"word{place}", "n": 3}
+        function = {"name": "add", "arguments": json.dumps(arguments) if written.as_text else arguments}
+        calls.append({"id": number, "type": "function", "function": function})
+        answers.append({"role": "tool", "name": "add", "tool_call_id": number, "content": f"Obs{place}"})
+    return calls, answers

@@ -83,8 +83,10 @@ def test_unusable_templates_are_refused(template: str | None, words: str) -> Non
 def test_system_prompt_that_the_template_refuses() -> None:
     case = Case("gemma", "<end_of_turn>", GEMMA, "<bos>")
     env = WorldEnv(system_prompt="Be brief.", tokenizer=tokenizer_of(case))
-    with pytest.raises(ConfigError, match='System role not supported; without .*system_prompt=""'):
-        env.reset(seed=0)
+    with pytest.warns(RuntimeWarning, match="refuses a system message: its text stands before"):
+        _, info = env.reset(seed=0)
+    text = env.renderer.tokenizer.decode(info["token_ids"])
+    assert text.startswith("<bos><start_of_turn>user\nBe brief.\n\n"), text
     assert WorldEnv(system_prompt="", tokenizer=tokenizer_of(case)).reset(seed=0)[1]["token_ids"]
 
 

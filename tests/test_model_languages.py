@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import warnings
 from typing import Any
 
@@ -109,10 +110,12 @@ def test_the_conversation_rendered_at_once_has_the_turns_that_were_sampled(name:
         call = ToolCall("add", {"text": "a", "n": number})
         turn = renderer.encode_action(renderer.call_format.parser.render_calls([call]))
         answer = [{"role": "tool", "name": "add", "tool_call_id": f"call0000{number}", "content": f"Obs {number}"}]
-        context = [*context, *turn, *renderer.reply(turn, answer, tools=tools)]
+        context = [*context, *turn, *renderer.reply(turn, answer, tools=tools, past=messages[1:])]
         messages += [{"role": "assistant", "content": "", "token_ids": turn}, *answer]
-    if name != "deepseekv3":  # it counts the answers of the whole conversation, and opens the block of answers once
-        assert decode(renderer, renderer.conversation(messages, tools)) == decode(renderer, context)
+    shown = decode(renderer, renderer.conversation(messages, tools))
+    if name == "deepseekv3":  # it closes the block of answers where the conversation ends, and not where a turn does
+        shown = shown.replace("<｜tool▁output▁end｜>\n", "<｜tool▁output▁end｜><｜tool▁outputs▁end｜>")
+    assert shown == decode(renderer, context)
 
 
 def test_channels_are_no_part_of_an_answer() -> None:
@@ -126,3 +129,40 @@ def test_channels_are_no_part_of_an_answer() -> None:
     said = "<|channel|>analysis<|message|>Is it <answer>1</answer>?<|end|><|start|>assistant<|channel|>final<|message|>"
     _, reward, terminated, _, info = env.step(f"{said}<answer>{task}</answer><|return|>")
     assert terminated and info["is_success"] and reward >= 1, info
+
+
+@pytest.mark.filterwarnings("ignore:calls of tools")
+@pytest.mark.parametrize("name", ["llama3_1", "gptoss", "deepseekv3", "gemma4", "qwen2_5"])
+def test_the_world_answers_words_in_words(name: str) -> None:
+    """What a customer says is no answer of a tool where the template writes these behind calls."""
+    renderer = renderer_of(name)
+    env: Any = gymnasium.make("AgentR1/Support-v0", tokenizer=renderer)
+    env.reset(seed=0)
+    turn = renderer.encode_action("May I have your name and zip code?")
+    _, _, _, _, info = env.step(Sampled(renderer.decode_action(turn), turn))
+    (answer,) = info["messages"][1:]
+    role = "tool" if name in ("qwen2_5", "llama3_1") else "user"
+    assert (answer["role"], renderer.observation_role) == (role, role)
+    assert "tool" not in decode(renderer, info["token_ids"][len(turn) :]) or role == "tool"
+
+
+def test_the_ids_of_calls_count_over_an_episode_and_answers_repeat_them() -> None:
+    mistral = """{%- for m in messages %}{%- if m['role'] == 'user' %}[INST]{{ m['content'] }}[/INST]
+        {%- elif m['role'] == 'tool' %}[TOOL_RESULTS]{{ m['content'] }} of {{ m['tool_call_id'] }}[/TOOL_RESULTS]
+        {%- elif m['tool_calls'] is defined %}[TOOL_CALLS][{%- for call in m['tool_calls'] %}
+        {%- set f = call['function'] %}
+        {{- '{"name": "' ~ f['name'] ~ '", "arguments": ' ~ (f['arguments'] | tojson) }}
+        {{- ', "id": "' ~ call['id'] ~ '"}' ~ (', ' if not loop.last else '') }}{%- endfor %}]</s>
+        {%- else %}{{ m['content'] }}</s>{%- endif %}{%- endfor %}{%- if tools %}{{ tools | tojson }}{% endif %}"""
+    renderer = ChatRenderer(tokenizer_of(mistral))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        env: Any = gymnasium.make("AgentR1/Support-v0", tokenizer=renderer)
+        env.reset(seed=0, options={"split": "train", "index": 3})
+    over, words = False, ""
+    while not over:
+        ids = renderer.encode_action(env.unwrapped.expert_action())
+        _, _, terminated, truncated, info = env.step(Sampled(renderer.decode_action(ids), ids))
+        over, words = terminated or truncated, words + decode(renderer, info["token_ids"])
+    written, answered = re.findall(r'"id": "call(\d+)"', words), re.findall(r"of call(\d+)\[/TOOL", words)
+    assert written == answered == [f"{number:05d}" for number in range(len(written))] and len(written) > 2, words

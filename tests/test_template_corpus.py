@@ -37,8 +37,10 @@ def check(found: dict[str, dict[str, Any]]) -> Counter[str]:
         counts["opening refused"] += bool(one["opening_refused"])
         counts[f"family {one['family']}" if one["known"] else "described"] += 1
         if one["known"]:
-            counts["answers equal"] += sum(one["equal"])
-            counts["answers unequal"] += len(one["equal"]) - sum(one["equal"])
+            for said in one["answers"]:
+                assert not said or said.startswith("refused"), (name, said)
+                counts["conversations whose answers are those of the whole rendering"] += not said
+                counts["conversations that the template refuses to render"] += bool(said)
             counts[f"answered by {one['role']}"] += 1
     print("\n".join(f"{count:>5} {name}" for name, count in counts.most_common()))
     return counts

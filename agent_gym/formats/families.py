@@ -138,7 +138,7 @@ _MARKED: dict[str, Family] = {
         _xml(
             "kimi_k3",
             Tags(
-                '<|open|>call tool="{name}" index="1"<|sep|>',
+                '<|open|>call tool="{name}" index="{number}"<|sep|>',
                 "<|close|>call<|sep|>",
                 '<|open|>argument key="{key}" type="{type}"<|sep|>',
                 "<|close|>argument<|sep|>",
@@ -331,7 +331,8 @@ _MARKED: dict[str, Family] = {
         _xml("longcat_2", _arg_keys("longcat_", "\n"), ("<longcat_tool_call>",)), "LongCat 2.0, LongCat-Flash-Lite"
     ),
     "hyperclova": Family(
-        lambda: JsonCalls("hyperclova", " -> tool/function_call\n", lists=True), "HyperCLOVA X SEED Think 14B"
+        lambda: JsonCalls("hyperclova", (" -> tool/function_call\n", "-> tool/function_call\n"), lists=True),
+        "HyperCLOVA X SEED Think 14B",
     ),
 }
 _SHARED: dict[str, Family] = {

@@ -143,7 +143,7 @@ class JsonCalls(NativeParser):
             place = _skip(text, place)
             if size and text.startswith(self.closing, place):
                 stop = place + size
-            elif text[place : place + 1] not in ("{", "["):
+            elif text[place : place + 1] not in ("{", "[") or (place > begin and self._opening.match(text, place)):
                 stop = place
                 reason = problem(text[begin : limit - size]) if self.closed or not found else ""
             else:

@@ -27,6 +27,7 @@ from agent_gym.formats.thoughts import has_marks, split_thought
 
 _QUOTES = re.compile(r'(?<!\\)(?:\\\\)*"')
 _MAX_MARKS = 3  # of thoughts, in calls without an end
+_MAX_ID = 1000
 
 
 class FoundCalls(NamedTuple):
@@ -58,6 +59,7 @@ class NativeParser:
         self.family = family
         self.marks, self.noise, self.end = tuple(marks), tuple(noise), end
         self.tools: Mapping[str, Mapping[str, Any]] = {}
+        self.made = 0  # calls in earlier turns of an episode, from which the ids of those that `render` writes count
 
     def for_tools(self, tools: Sequence[ToolSchema]) -> NativeParser:
         """Return this parser with the schemas of the tools, by which families without types read values ("5" or 5)."""
@@ -97,7 +99,20 @@ class NativeParser:
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Write a call as the policy would."""
-        return self.render_calls([ToolCall(name, dict(arguments))])
+        return self.render_calls([ToolCall(name, dict(arguments))], self.made)
+
+    def together(self, text: str) -> str:
+        """Write calls of one turn that a script has put one behind the other as the family writes several."""
+        calls = self.parse(text)
+        if len(calls) < 2 or any(call.error for call in calls):
+            return text
+        alone = "\n".join(self.render_calls([call]) for call in calls)
+        (first, *_), seen = calls, set[Any]()
+        before = next((number for number in range(_MAX_ID) if self.new_id(first.name, number) == first.id), 0)
+        for call in calls:
+            call.id = None if call.id in seen else call.id
+            seen.add(call.id)
+        return text.replace(alone, self.render_calls(calls, before))
 
     def render_calls(self, calls: Sequence[ToolCall], before: int = 0) -> str:
         """Write the calls of one turn as the policy would.

@@ -34,7 +34,11 @@ _MAX_FAILURES = 5  # after that many values or calls without an end a turn is gi
 
 @dataclass(frozen=True)
 class Tags:
-    """The tags of a family: {name} of the tool, {key} of an argument, {type} a word for the type of its value."""
+    """The tags of a family.
+
+    {name} is that of the tool, {number} that of the call in its turn, {key} the name of an argument, {type} a word for
+    the type of its value.
+    """
 
     call: str
     call_end: str
@@ -159,12 +163,13 @@ class XmlCalls(NativeParser):
 
     def render_calls(self, calls: Sequence[ToolCall], before: int = 0) -> str:
         tags = self.tags
-        blocks = [f"{tags.before}{self._write(call.name, call.arguments)}{tags.after}" for call in calls]
+        written = [self._write(call.name, call.arguments, number) for number, call in enumerate(calls, 1)]
+        blocks = [f"{tags.before}{one}{tags.after}" for one in written]
         return f"{tags.first}{chr(10).join(blocks)}{tags.last}"
 
-    def _write(self, name: str, arguments: Mapping[str, Any]) -> str:
+    def _write(self, name: str, arguments: Mapping[str, Any], number: int) -> str:
         tags, schema = self.tags, self.tools.get(name)
-        head = tags.call.replace("{name}", name)
+        head = tags.call.replace("{name}", name).replace("{number}", str(number))
         if not (match := self._call.match(head + tags.line + tags.call_end)) or match["name"] != name:
             raise ConfigError(
                 f"the name of a tool is {name!r}; in the form of {self.family} it is a word without markup"
@@ -185,7 +190,7 @@ class XmlCalls(NativeParser):
             forms = [wrapped, escaped(value)] if tags.cdata else [text, escaped(value)]
         else:
             forms.append(re.sub(r"[<>]", lambda match: f"\\u{ord(match[0]):04x}", text))
-        opening = tags.call.replace("{name}", name)
+        opening = tags.call.replace("{name}", name).replace("{number}", "1")
         for form in forms:
             if not self._in_pairs(form):
                 continue
@@ -217,6 +222,6 @@ def _open(end: str) -> str:
 
 
 def _pattern(tag: str, word: str) -> str:
-    pieces = re.split(r"(\{name\}|\{key\}|\{type\}|\s+)", tag)
-    named = {"{name}": f"(?P<name>{word})", "{key}": f"(?P<key>{word})", "{type}": r"(?P<type>\w+)"}
+    pieces = re.split(r"(\{name\}|\{number\}|\{key\}|\{type\}|\s+)", tag)
+    named = {"{name}": f"(?P<name>{word})", "{key}": f"(?P<key>{word})", "{type}": r"(?P<type>\w+)", "{number}": r"\d+"}
     return "".join(named.get(piece) or (r"\s*" if piece.isspace() else re.escape(piece)) for piece in pieces if piece)

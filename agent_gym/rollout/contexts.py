@@ -216,6 +216,7 @@ def _ask(episode: LiveEpisode, renderer: ChatRenderer, budget: Budget) -> AskSum
     sampled = row.token_ids[step.start : step.stop]
     behind = list(takewhile(lambda message: message["role"] != "assistant", reversed(episode.messages)))[::-1]
     answers = behind or [{"role": renderer.observation_role, "content": ""}]
+    past = episode.messages[len(episode.opening) : len(episode.messages) - len(behind) - 1]
     last = answers[-1]
     request: Message = {**last, "content": REQUEST}
     # Rendered as if the next turn were cut off and its end had to be written, too: the longest that it can be.
@@ -227,7 +228,7 @@ def _ask(episode: LiveEpisode, renderer: ChatRenderer, budget: Budget) -> AskSum
     def render(messages: list[Message]) -> list[int]:
         if _env(episode, "inline"):
             return renderer.inline_reply(sampled, "\n".join(message["content"] for message in messages))
-        return renderer.reply(sampled, messages, tools=_env(episode, "template_tools"))
+        return renderer.reply(sampled, messages, tools=_env(episode, "template_tools"), past=past)
 
     ids = render([*answers[:-1], {**last, "content": "\n\n".join(filter(None, [last["content"], REQUEST]))}])
     if step.stop + len(ids) + _turn_room(budget) > budget.max_tokens:

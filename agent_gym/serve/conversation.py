@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import dropwhile
 from typing import Any
 
 import gymnasium
@@ -269,7 +270,8 @@ class Conversation:
             step.observation = "\n".join(str(message["content"]) for message in world)
             sampled = row.token_ids[step.start :]
             if not (self._tools.inline and self._answers) or sampled[-1] in renderer.eos_token_ids:
-                ids = renderer.reply(sampled, world, tools=self._tools.template_tools) if world else []
+                tools, past = self._tools.template_tools, self._past(len(world))
+                ids = renderer.reply(sampled, world, tools=tools, past=past) if world else []
             else:
                 ids = renderer.inline_reply(sampled, self._answers[0]["content"])
                 # The person does not speak inside of the policy's turn, so that it is closed first.
@@ -278,6 +280,11 @@ class Conversation:
             source: Source = "user" if self._words else "env"
             number = len(episode.steps) - 1 if episode.steps else PROMPT_STEP
             episode.rows[-1].extend(ids, [Span(0, len(ids), source, number)])
+
+    def _past(self, answered: int) -> list[Message]:
+        """Return what was said between the opening and the policy's last turn, which as many messages answer."""
+        before = self._episode.messages[: len(self._episode.messages) - answered - 1]
+        return [*dropwhile(lambda message: message["role"] != "assistant", before)]
 
 
 class TextPieces:
