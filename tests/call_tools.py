@@ -99,3 +99,13 @@ def mutants(rng: random.Random, parser: NativeParser, text: str, number: int) ->
             opened = any(mark in mutant for mark in parser.marks) if parser.marks else mutant[:1] == text[:1]
             if opened and (parser.family != "functionary_3_2" or ">>>" in mutant):
                 yield mutant
+
+
+def damaged(text: str) -> Iterator[str]:
+    """Yield a call cut off behind its eighth character, or with one character less or another one, at every place."""
+    for place in range(len(text)):
+        yield text[:place] + text[place + 1 :]
+        if text[place] != "x":
+            yield text[:place] + "x" + text[place + 1 :]
+        if place >= 8:
+            yield text[:place]

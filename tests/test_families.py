@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from call_tools import THOUGHTS, equal, mutants, some_calls, tools_of
+from call_tools import THOUGHTS, damaged, equal, mutants, some_calls, tools_of
 
 from agent_gym.errors import ConfigError
 from agent_gym.formats.calls import ToolCall
@@ -38,6 +38,43 @@ def check_round_trips(family: str, number: int) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_reads_what_it_writes_and_drops_no_broken_call(family: str) -> None:
     check_round_trips(family, 60)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_call_with_any_wrong_character_is_no_final_answer(family: str) -> None:
+    """Also in its opening mark, behind words and thoughts, and with the mark of a thought in an argument."""
+    parser = parser_of(family)
+    openings = ("", "I will add.\n", "<think>so</think>\n", "So.</think>\n\n") if family != "harmony" else ("",)
+    for arguments in ({"a": "x y", "n": 7}, {}, {"a": "see </think> here"}, {"a": {"b": [1]}}):
+        call = parser.render("add", arguments)
+        lost = [before + one for before in openings for one in damaged(call) if not parser.parse(before + one)]
+        assert not lost, f"{len(lost)} broken calls are taken for a final answer: {lost[:3]}"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_answers_that_call_nothing_are_answers(family: str) -> None:
+    parser = parser_of(family)
+    for answer in (
+        *(
+            "<answer>5</answer>",
+            "The interval is (0, 1].",
+            r"\boxed{\frac{1}{2}}",
+            r"$\{1, 2\}$",
+            "[1, 2]",
+            "5",
+            "Use a tool?",
+        ),
+        *(
+            "```python\nprint({'a': [1]})\n```",
+            "def add(a): return a",
+            "<b>5</b> and <i>6</i>",
+            "f(x) = {x}",
+            "a < b > c",
+        ),
+        *("Step 1\n(a) 5", '{"answer": 5}', "<p>function</p>", "[see](http://a.b/c)", "x = [1]; y = (2)"),
+    ):
+        for before in ("", "<think>so</think>\n", "So.</think>\n\n", "I think: "):
+            assert parser.parse(before + answer) == [], (family, before + answer)
 
 
 @pytest.mark.slow

@@ -22,6 +22,8 @@ _CHANNEL = re.compile(r"<\|channel\|>\s*(?P<name>\w*)")
 _ENDS = re.compile(r"<\|(?:end|call|return)\|>")
 _START, _BODY, _CALL = "<|start|>", "<|message|>", "<|call|>"
 _FUNCTIONS = "functions."
+# Words of a head that only calls have; a character of "<|channel|>" may be missing.
+_MEANT = re.compile(r"<\|constrain\|>|commentary\s+json|\bjson\s*\Z")
 
 
 class HarmonyParser(NativeParser):
@@ -75,7 +77,7 @@ class HarmonyParser(NativeParser):
         channel, recipient = _CHANNEL.search(head), _RECIPIENT.search(head)
         named = channel["name"] if channel else ""
         if recipient is None:
-            if body is not None and (_FUNCTIONS in head or "<|constrain|>" in head):
+            if body is not None and (_FUNCTIONS in head or _MEANT.search(head)):
                 error = "a call is written <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}"
                 yield FoundCalls(start, stop, ToolCall("", error=error))
             elif texts is not None:

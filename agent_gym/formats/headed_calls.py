@@ -16,6 +16,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.formats.calls import ToolCall, json_end, read_json, skip_space, unfit, with_arguments, write_json
 from agent_gym.formats.literals import Literals
 from agent_gym.formats.native import FoundCalls, NativeParser
+from agent_gym.formats.traces import marks_of
 
 _WORD = r"[^<>\[\]{}()\"'\s|\uff5c]+?"
 _FENCE = re.compile(r"\s*```(?:json)?[ \t]*\n?")
@@ -59,6 +60,7 @@ class HeadedCalls(NativeParser):
         super().__init__(family, marks, (*filter(None, around), *noise), end)
         self.head, self.tail, self.first, self.last = head, tail, first, last
         self.fence, self.between, self.ids = fence, between, ids
+        self.traces = marks_of((*self.marks, *self.noise, *re.split(r"\{\w+\}", head)))
         self._head = re.compile(pattern or _pattern(head))
 
     def _scan(self, text: str) -> Iterator[FoundCalls]:
@@ -127,7 +129,7 @@ class FunctionaryCalls(HeadedCalls):
         super().__init__(family, ">>>{name}\n", "", (">>>",), pattern=pattern)
 
     def _trace(self, text: str) -> int:
-        match = re.search(r">>>(?!all\s)", text)
+        match = re.search(rf">>>(?!all\s)|^[>\w]?[>\w]?>?(?!all\s){_WORD}\n\s*\{{\s*[\"}}]", text, re.MULTILINE)
         return match.start() if match else -1
 
     def _content(self, text: str, found: Sequence[FoundCalls]) -> str:

@@ -29,6 +29,7 @@ from agent_gym.formats.calls import (
 from agent_gym.formats.literals import Literals
 from agent_gym.formats.native import FoundCalls, NativeParser
 from agent_gym.formats.thoughts import plain_rest
+from agent_gym.formats.traces import is_cut
 
 _LITERALS = Literals()
 _BETWEEN = re.compile(r"(?:[\s,;]+|```(?:json)?)*")
@@ -79,7 +80,7 @@ class JsonCalls(NativeParser):
     def parse(self, text: str) -> list[ToolCall]:
         if self.closing and len(self.marks) == 1:  # nearly all turns end here, in a third of the time
             if self.opening not in text:
-                return []
+                return super().parse(text)
             rest = plain_rest(text)
             if rest is not None and (calls := self._plain_calls(rest)):
                 return calls
@@ -293,6 +294,10 @@ class PlainJson(JsonCalls):
                 position = stop
                 place = _skip(text, stop)
                 start = place
+
+    def _trace(self, text: str) -> int:
+        place = super()._trace(text)
+        return 0 if place < 0 and is_cut(text) else place
 
     def _is_call(self, value: Any) -> bool:
         values = value if isinstance(value, list) else [value]

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from agent_gym.formats.calls import ToolCall, ToolSchema, Turn, write_json
 from agent_gym.formats.thoughts import has_marks, split_thought
+from agent_gym.formats.traces import is_cut, marks_of, trace
 
 _QUOTES = re.compile(r'(?<!\\)(?:\\\\)*"')
 _MAX_MARKS = 3  # of thoughts, in calls without an end
@@ -58,6 +59,7 @@ class NativeParser:
     def __init__(self, family: str, marks: Sequence[str] = (), noise: Sequence[str] = (), end: str = "") -> None:
         self.family = family
         self.marks, self.noise, self.end = tuple(marks), tuple(noise), end
+        self.traces = marks_of((*self.marks, *self.noise))
         self.tools: Mapping[str, Mapping[str, Any]] = {}
         self.made = 0  # calls in earlier turns of an episode, from which the ids of those that `render` writes count
 
@@ -95,6 +97,9 @@ class NativeParser:
         if not found and thought and text.lstrip().startswith(self.marks):
             # No thought begins with a call: a mark in an argument of a broken one looks like the end of a thought.
             found = [one for one in self._found(text) if one.call.error is not None][:1]
+        if not found and thought and missing is None and is_cut(rest):
+            call = ToolCall("", error="a mark of thoughts cuts a tool call, and calls in thoughts do not run")
+            found = [Found(0, len(rest), call)]
         return rest, thought, found
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
@@ -144,13 +149,14 @@ class NativeParser:
         return found
 
     def _trace(self, text: str) -> int:
-        """Return where a text has the trace of a call; -1 if it has none."""
-        places = [place for mark in self.marks if (place := text.find(mark)) >= 0]
-        return min(places, default=-1)
+        """Return where a text without a call has the trace of one; -1 if it has none."""
+        return trace(text, self.traces, self.marks)
 
     def _no_call(self, text: str) -> str:
-        mark = next((mark for mark in self.marks if mark in text), "").strip()
-        return f"{mark} is not followed by a tool call"
+        if mark := next((mark for mark in self.marks if mark in text), "").strip():
+            return f"{mark} is not followed by a tool call"
+        whole = f"no whole opening mark, {self.marks[0].strip()}" if self.marks else "not the form of one"
+        return f"this looks like a tool call, and it has {whole}"
 
     def _is_text(self, text: str) -> Callable[[int], bool]:
         """Return the test that tells whether the mark of a thought at an index is text of a call.

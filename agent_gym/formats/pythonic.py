@@ -55,7 +55,7 @@ class PythonicCalls(NativeParser):
         # After a bracket alone, or a name without its parenthesis: a call that was cut off or lost a character.
         call = rf"\s*(?:(?!\d){_NAME}(?:\s*[(=)]|\Z)|\Z)"
         before = "".join(f"{re.escape(tag)}|" for tag in tags)
-        alone = rf"(?:{before}(?:^|(?<=\|>)))\[(?={call})|\A\s*(?!\d){_NAME}\(\w+=(?=[^\n]*\)\]\s*\Z)"
+        alone = rf"(?:{before}(?:^|(?<=\|>)))\[(?={call})|^\s*(?!\d){_NAME}\((?:\w+=)?(?=[^\n]*\)\]\s*\Z)"
         self._open = re.compile(re.escape(marks[0]) if opening else alone, re.MULTILINE)
 
     def _scan(self, text: str) -> Iterator[FoundCalls]:

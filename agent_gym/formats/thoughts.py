@@ -82,8 +82,8 @@ def split_thought(text: str, prefill: str = "", is_text: Callable[[int], bool] |
         elif mark in _CLOSING:
             rest.append(text[start : match.start()])
         else:  # the prompt has opened it
-            if mark == "<channel|>":
-                continue  # Gemma closes its other channels with it, too
+            if mark == "<channel|>" or thoughts:
+                continue  # Gemma closes its other channels with it, too; and a prompt opens one thought only
             thoughts.append("".join(rest) + text[start : match.start()])
             rest.clear()
         missing = None if missing is not None else _CLOSING.get(mark)

@@ -27,6 +27,7 @@ from typing import Any
 from agent_gym.errors import ConfigError
 from agent_gym.formats.calls import ToolCall, read_json, skip_space, unfit
 from agent_gym.formats.native import FoundCalls, NativeParser
+from agent_gym.formats.traces import marks_of
 from agent_gym.formats.typed import escaped, property_of, read_value, same, write_value
 
 _MAX_FAILURES = 5  # after that many values or calls without an end a turn is given up, so that time stays linear
@@ -62,6 +63,8 @@ class XmlCalls(NativeParser):
         self.tags = tags
         written = [one.strip() for one in (tags.before, tags.after, tags.first, tags.last)]
         super().__init__(family, marks, (*filter(None, written), *noise), end)
+        pieces = (*re.split(r"\{\w+\}", tags.call), tags.call_end, *re.split(r"\{\w+\}", tags.key), tags.value_end)
+        self.traces = marks_of((*self.marks, *self.noise, *pieces))
         self._call = re.compile(_pattern(tags.call, r"[^<>\"\s|{}\[\]()]+"))
         key = _pattern(tags.key, r"[^<>\"\n]+?")
         self._key = re.compile(key)
