@@ -129,7 +129,7 @@ class CallFormat:
             warnings.warn(self.told, RuntimeWarning, stacklevel=2)
 
     def as_written(self, text: str) -> str:
-        """Write the turn of a script as the model would: several calls together, and in Harmony words have a channel."""
+        """Write the turn of a script as the model would: several calls together; in Harmony words have a channel."""
         head, head_of_calls, between = self.heads
         if not head:
             return self.parser.together(text)

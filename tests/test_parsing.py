@@ -70,7 +70,8 @@ def test_broken_hermes_calls_come_back_with_a_reason(body: str, words: str) -> N
 
 
 def test_hermes_on_the_edge() -> None:
-    assert hermes.parse("no call, but </tool_call> and {}") == []
+    (closed,) = hermes.parse("no call, but </tool_call> and {}")
+    assert closed.error is not None and "no whole opening mark, <tool_call>" in closed.error
     (open_call,) = hermes.parse('<tool_call>{"name": "add", "arguments": {}}')
     assert open_call.error is not None and "</tool_call>" in open_call.error
     assert hermes.parse('<tool_call>{"name": "add"}</tool_call>') == [ToolCall("add", {})]

@@ -16,6 +16,7 @@ from agent_gym.certify import certify as run_checks
 from agent_gym.certify.attacks import load_script
 from agent_gym.certify.record import Record
 from agent_gym.certify.report import badge, page, text
+from agent_gym.cli.engine import load_tokenizer, spoken
 from agent_gym.cli.parser import CommandParser
 from agent_gym.cli.view import check_new
 from agent_gym.errors import ConfigError, write_whole
@@ -49,6 +50,8 @@ def certify(argv: Sequence[str]) -> int:
     def show(record: Record) -> None:
         print(f"{record.name:<12} {record.verdict:<8} {record.text}", flush=True)
 
+    if arguments.model:
+        print(f"{'calls':<12} {'':<8} {spoken(load_tokenizer(arguments.model))}", flush=True)
     settings = {name: getattr(arguments, name) for name in ("quick", "script", "model", "learn", "env_processes")}
     records = run_checks(arguments.env_id, arguments.env_kwargs, checks=arguments.checks, on_record=show, **settings)
     print(f"\n{text(records)}")
@@ -76,6 +79,7 @@ def info(argv: Sequence[str]) -> int:
     parser = CommandParser("info", info.__doc__)
     parser.add_env()
     parser.add_env_kwargs("arguments with which the example is played, for an id that needs some")
+    parser.flag("--model PATH", "a model, to say in which form it writes calls: smollm2, a folder or a hub id")
     arguments = parser.parse(argv)
     spec = gymnasium.registry[arguments.env_id.rpartition(":")[2]]
     point = spec.entry_point
@@ -88,4 +92,6 @@ def info(argv: Sequence[str]) -> int:
     about = (inspect.getdoc(made) or "").partition("\n")[0]
     entry = known.get(spec.id) or EnvEntry(spec.id, str(point), about, kwargs=spec.kwargs)
     print(card([entry], made, arguments.env_kwargs, _SHOWN), end="")
+    if arguments.model:
+        print(f"\n{arguments.model}: {spoken(load_tokenizer(arguments.model))}")
     return 0

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from agent_gym.cli.engine import spoken_by
 from agent_gym.cli.flags import COMMON, TRAINING, mapping
 from agent_gym.models import adapter_base, adapter_folder
 
@@ -57,6 +58,8 @@ def plan_text(command: str, parsed: Sequence[Any], datasets: Sequence[Any], laun
     """Return a run's actions and files, from its settings and tasks (none for sft, whose expert plays first)."""
     _, args, model = parsed
     lines: list[tuple[str, str]] = [("model", str(model.model_name_or_path or "a tiny one, made on the spot"))]
+    if model.model_name_or_path and (told := spoken_by(str(model.model_name_or_path))):
+        lines.append(("calls", told))
     folder = adapter_folder(str(model.model_name_or_path)) if model.model_name_or_path else None
     if folder is not None:
         lines.append(("trained", f"its adapter, on {adapter_base(folder)}"))

@@ -20,7 +20,7 @@ from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate.panels import opened_env
 from agent_gym.gateway import ENV_ID
-from agent_gym.models import check_model, config_source
+from agent_gym.models import check_model, config_source, model_source
 from agent_gym.policies import Policy, ScriptedPolicy
 from agent_gym.policies.loading import load_model, loading
 from agent_gym.policies.processors import load_encoder
@@ -129,6 +129,19 @@ def load_tokenizer(model: str) -> Any:
     require("transformers", "train")
     with loading(model):
         return load_encoder(model)
+
+
+def spoken(tokenizer: Any) -> str:
+    """Return the line that says in which form a model writes calls: its template's, its family's, or the prompt's."""
+    return ChatRenderer.of(tokenizer).call_format.told
+
+
+def spoken_by(model: str) -> str:
+    """Return the line of a model on this machine; "" for one that would have to be fetched, or has no chat template."""
+    with suppress(ConfigError):
+        if Path(model_source(model)).is_dir():
+            return spoken(load_tokenizer(model))
+    return ""
 
 
 def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any, Policy]:

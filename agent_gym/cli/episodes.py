@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent_gym.cli.engine import SCRIPTS, Player, find_players, open_model, scripted
+from agent_gym.cli.engine import SCRIPTS, Player, find_players, open_model, scripted, spoken
 from agent_gym.cli.gateway import add_agent, use_agent
 from agent_gym.cli.parser import CommandParser, announce, nearest, positive, read_settings
 from agent_gym.errors import AgentGymError, ConfigError
@@ -220,6 +220,7 @@ def _open_runner(
     else:
         longest = max(tighten(budget, context).max_tokens for budget in budgets)
         tokenizer, policy = open_model(arguments, env_id, longest)
+        print(f"agent-gym: {spoken(tokenizer)}", file=sys.stderr)
     runner = Runner(
         policy,
         tokenizer,

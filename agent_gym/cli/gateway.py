@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agent_gym.cli.engine import open_model
+from agent_gym.cli.engine import open_model, spoken
 from agent_gym.cli.parser import CommandParser, check_output, positive
 from agent_gym.errors import AgentGymError, ConfigError, writing
 from agent_gym.gateway import ENV_ID, agent_env
@@ -49,6 +49,7 @@ def gateway(argv: Sequence[str]) -> int:
     budget = Budget(arguments.max_turn_tokens, arguments.max_tokens)
     with listening(arguments.host, arguments.port) as listener:
         tokenizer, policy = open_model(arguments, ENV_ID, budget.max_tokens)
+        _tell(f"agent-gym: {spoken(tokenizer)}")
         # No session waits until all others have asked something.
         policy.continuous = True
         if isinstance(policy, ServedPolicy):

@@ -99,7 +99,7 @@ class NativeParser:
             found = [one for one in self._found(text) if one.call.error is not None][:1]
         if not found and thought and missing is None and is_cut(rest):
             call = ToolCall("", error="a mark of thoughts cuts a tool call, and calls in thoughts do not run")
-            found = [Found(0, len(rest), call)]
+            found = [FoundCalls(0, len(rest), call)]
         return rest, thought, found
 
     def render(self, name: str, arguments: Mapping[str, Any]) -> str:
