@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("trl")
+
 from agent_gym.errors import ConfigError
 from agent_gym.gateway.journal import fold, folder_of
 from agent_gym.rollout.episode import Episode, EpisodeSpec
 from agent_gym.rollout.trajectories import to_record
+from agent_gym.trainers.checkpoints import read_provenance
 from agent_gym.trainers.run_lock import FILE, held
 
 SPEC = EpisodeSpec("AgentR1/GSM8K-v0", {}, "train", 0, 0)
@@ -70,6 +73,38 @@ def test_a_damaged_conversation_is_kept_and_the_others_are_folded(lines: list[st
     assert fold(record) == 1
     assert len(record.read_text().splitlines()) == 1
     assert sorted(path.name for path in folder.iterdir()) == ["1.jsonl.unreadable", "3.jsonl"]
+
+
+GOOD = {"trainer": "T", "settings": {}, "step": 3, "environments": [], "evaluations": []}
+ENV = {"env_id": "X", "env_kwargs": {}, "split": "train", "tasks": 3}
+
+
+def test_a_description_of_a_checkpoint_is_read(tmp_path: Path) -> None:
+    (tmp_path / "agent_gym.json").write_text(json.dumps({**GOOD, "environments": [ENV], "base_model": None}))
+    assert read_provenance(tmp_path)["step"] == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1]",
+        "3",
+        "{",
+        "[" * 100_000,
+        '{"trainer": "T"}',
+        json.dumps({**GOOD, "settings": []}),
+        json.dumps({**GOOD, "environments": [{**ENV, "env_kwargs": "x"}]}),
+        json.dumps({**GOOD, "environments": [{**ENV, "tasks": -1}]}),
+        json.dumps({**GOOD, "evaluations": [{"step": 1, "success": "high"}]}),
+        json.dumps({**GOOD, "versions": {"torch": 2}}),
+        json.dumps({**GOOD, "step": "\x1b[2J"}),
+    ],
+)
+def test_a_bad_description_of_a_checkpoint_is_one_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "agent_gym.json").write_text(text)
+    with pytest.raises(ConfigError, match="agent_gym.json cannot be read: ") as caught:
+        read_provenance(tmp_path)
+    assert "\x1b" not in str(caught.value)
 
 
 FULL = """

@@ -61,6 +61,7 @@ from agent_gym.trainers.saving import (
     write_beside,
     write_weights,
 )
+from agent_gym.untrusted import NONE, Values, count, read_json
 
 FILE = "agent_gym.json"
 # Settings that a card shows whatever they are; others of these groups and names where they are not the default.
@@ -76,6 +77,11 @@ _ALWAYS = (
     "max_turn_tokens", "max_episode_tokens", "max_turns", "max_staleness", "context", "seed",
 )  # fmt: skip
 MEASURED = ("success", "success_low", "success_high", "reward", "episodes")
+_SHAPE = {
+    "trainer": str, "settings": dict, "step": count, "versions?": Values(str),
+    "environments": [{"env_id": str, "env_kwargs": dict, "split": str, "tasks": count}],
+    "evaluations?": [{"step": (count, NONE), "tasks?": str, **dict.fromkeys(MEASURED, (int, float))}],
+}  # fmt: skip
 _MARKS = (f"{PREFIX_CHECKPOINT_DIR}-*", "trajectories/*.jsonl", "*.safetensors")  # what a run leaves
 
 
@@ -480,6 +486,6 @@ def read_provenance(folder: str | Path) -> dict[str, Any]:
     """Return the content of `agent_gym.json`, empty if there is none; raises `ConfigError` if the file is broken."""
     path = Path(folder, FILE)
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+        return dict(read_json(path, _SHAPE)) if path.is_file() else {}
     except ValueError as error:
-        raise ConfigError(f"{path} is not valid JSON: {error}") from error
+        raise ConfigError(f"{path} cannot be read: {error}; delete it, and the card goes without it") from error
