@@ -17,7 +17,7 @@ from agent_gym.evaluate import make_specs
 from agent_gym.gateway import agent_env
 from agent_gym.policies import Generation, Request
 from agent_gym.rollout import Budget, Episode, Runner
-from agent_gym.trainers.batch import WORLD, training_episode
+from agent_gym.trainers.batch import NOT_SAMPLED, training_episode
 
 Talk = list[dict[str, Any]]
 RETRY = {"x-stainless-retry-count": "1"}  # with which the clients of OpenAI and Anthropic send a request again
@@ -204,7 +204,7 @@ def check_trained(episode: Episode, policy: RandomWriter | Recorded) -> None:
     kept = training_episode(episode, 0)
     trained: list[tuple[int, int, float]] = []
     for row in kept.rows:
-        places = (row.step_of != WORLD).nonzero()[0]
+        places = (row.step_of != NOT_SAMPLED).nonzero()[0]
         columns = (column[places].tolist() for column in (row.step_of, row.token_ids, row.logprobs))
         trained += zip(*columns, strict=True)
     sampled = [

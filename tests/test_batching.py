@@ -23,15 +23,15 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.rollout import Episode, EpisodeSpec, Row, Step  # noqa: E402
 from agent_gym.trainers.batch import (  # noqa: E402
-    WORLD,
+    NOT_SAMPLED,
     TrainingEpisode,
     balance,
     collate,
     micro_batches,
     packed,
     padded,
+    select_rows,
     shared,
-    take,
     tokens_of,
     training_episode,
 )
@@ -64,7 +64,7 @@ def make_episode(rows: Sequence[Sequence[tuple[str, int]]], *, truncated: bool =
 
 def made_of(*lengths: int, number: int = 0) -> TrainingEpisode:
     """An episode with a row and a step of each length; the first token of a row is the world's."""
-    rows = [make_row([7] * n, [WORLD, *[k] * (n - 1)], [-1.0] * n) for k, n in enumerate(lengths)]
+    rows = [make_row([7] * n, [NOT_SAMPLED, *[k] * (n - 1)], [-1.0] * n) for k, n in enumerate(lengths)]
     zeros = [0.0] * len(lengths)
     return TrainingEpisode(number, 0, True, rows, zeros, zeros, [0] * len(lengths))
 
@@ -81,9 +81,9 @@ def test_each_token_knows_its_step_and_a_row_ends_with_its_last_one(lengths: Any
         n = len(training.token_ids)
         assert training.token_ids.tolist() == row.token_ids[:n]
         assert training.logprobs.tolist() == np.float32(row.logprobs[:n]).tolist()
-        assert [k != WORLD for k in training.step_of] == row.action_mask[:n]
+        assert [k != NOT_SAMPLED for k in training.step_of] == row.action_mask[:n]
         assert not any(row.action_mask[n:]), "no sampled token is lost"
-        assert training.step_of[-1] != WORLD
+        assert training.step_of[-1] != NOT_SAMPLED
     for k, this in enumerate(episode.steps):
         assert made[this.row].step_of[this.start : this.stop].tolist() == [k] * (this.stop - this.start)
 
@@ -148,7 +148,7 @@ def test_the_tensors_of_a_batch_whose_missing_rows_are_dummies() -> None:
 def test_take_drops_padding_columns_and_keeps_numbers_of_rows() -> None:
     batch = collate([made_of(9, 3), made_of(4)], 4, 0, CPU)
     batch["engine_ratio"] = torch.tensor([[2.0], [3.0], [4.0], [5.0]])  # of whole rows, in the sequence modes
-    part = take(batch, torch.tensor([2, 1]))
+    part = select_rows(batch, torch.tensor([2, 1]))
     assert all(part[name].shape == (2, 4) for name in ("input_ids", "action_mask", "step_of", "engine_logps"))
     assert part["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
     assert (part["episode_of"].tolist(), part["engine_ratio"].tolist()) == ([1, 0], [[4.0], [3.0]])
@@ -241,7 +241,7 @@ GROUPS = st.lists(st.lists(st.integers(1, 9), min_size=2, max_size=5), min_size=
 def test_each_layout_holds_the_rows_and_shares_what_it_may(lengths: list[list[int]]) -> None:
     batch = rows_of(lengths)
     ids = batch["input_ids"].tolist()
-    batch = take(batch, torch.tensor(sorted(range(len(ids)), key=lambda row: ids[row])))
+    batch = select_rows(batch, torch.tensor(sorted(range(len(ids)), key=lambda row: ids[row])))
     ids, attended = batch["input_ids"], batch["attention_mask"].bool()
     for layout in (padded(batch), packed(batch), shared(batch)):
         inputs, place = layout

@@ -21,7 +21,7 @@ from hypothesis import strategies as st  # noqa: E402
 from torch.nn.functional import pad  # noqa: E402
 from trainer_tools import make_trainer  # noqa: E402
 
-from agent_gym.trainers.batch import WORLD, TrainingEpisode, collate, take  # noqa: E402
+from agent_gym.trainers.batch import NOT_SAMPLED, TrainingEpisode, collate, select_rows  # noqa: E402
 from agent_gym.trainers.credit import Timeline, experience  # noqa: E402
 from agent_gym.trainers.estimators import ESTIMATORS, Credit, assign  # noqa: E402
 
@@ -35,13 +35,13 @@ def make_episode(number: int, rng: random.Random, *, split: float = 0.3) -> Trai
     A new row begins before a step with the probability `split`.
     """
     n_steps = rng.randint(1, 4)
-    rows = [make_row([7], [WORLD], [0.0])]
+    rows = [make_row([7], [NOT_SAMPLED], [0.0])]
     for k in range(n_steps):
         if k and rng.random() < split:
-            rows.append(make_row([7], [WORLD], [0.0]))
+            rows.append(make_row([7], [NOT_SAMPLED], [0.0]))
         n_tokens, n_world = rng.randint(1, 3), rng.randint(0, 3)
         ids = [1000 * (number + 1) + 10 * k + i for i in range(n_tokens)]
-        steps, logprobs = [WORLD] * n_world + [k] * n_tokens, [0.0] * n_world + [-1.0] * n_tokens
+        steps, logprobs = [NOT_SAMPLED] * n_world + [k] * n_tokens, [0.0] * n_world + [-1.0] * n_tokens
         rows[-1] = longer(rows[-1], [8] * n_world + ids, steps, logprobs)
     return TrainingEpisode(
         number=number,
@@ -112,15 +112,15 @@ def test_padding_world_tokens_rows_and_processes_change_nothing(name: str, seed:
 
     # The same steps in other rows, with other words of the world between them.
     def relaid(episode: TrainingEpisode) -> TrainingEpisode:
-        rows = [make_row([7], [WORLD], [0.0])]
+        rows = [make_row([7], [NOT_SAMPLED], [0.0])]
         for k in range(len(episode.outcome)):
             if k and rng.random() < 0.5:
-                rows.append(make_row([7], [WORLD], [0.0]))
+                rows.append(make_row([7], [NOT_SAMPLED], [0.0]))
             words = rng.randint(0, 5)
             ids = [
                 t for row in episode.rows for t, s in zip(row.token_ids.tolist(), row.step_of, strict=True) if s == k
             ]
-            rows[-1] = longer(rows[-1], [9] * words + ids, [WORLD] * words + [k] * len(ids))
+            rows[-1] = longer(rows[-1], [9] * words + ids, [NOT_SAMPLED] * words + [k] * len(ids))
         return dataclasses.replace(episode, rows=rows)
 
     same(usual, advantages(name, [[relaid(episode) for episode in episodes]], process_norm=norm))
@@ -133,7 +133,10 @@ def test_a_timeline_reads_and_writes_the_same_tokens() -> None:
     ids = timeline.read(batch["input_ids"]).long()
     for i, episode in enumerate(episodes):
         expected = [
-            t for row in episode.rows for t, s in zip(row.token_ids.tolist(), row.step_of, strict=True) if s != WORLD
+            t
+            for row in episode.rows
+            for t, s in zip(row.token_ids.tolist(), row.step_of, strict=True)
+            if s != NOT_SAMPLED
         ]
         assert ids[i][timeline.mask[i]].tolist() == sorted(expected)  # ids rise with step and place
         assert (ids[i][~timeline.mask[i]] == 0).all()
@@ -229,12 +232,12 @@ def test_layout_changes_no_gradient(trainer: Any, seed: int, data: st.DataObject
     same([lay_out(trainer, data.draw(st.permutations(episodes)))])
     order = torch.tensor(data.draw(st.permutations(range(len(usual["input_ids"])))))
     cut = data.draw(st.integers(1, len(order)))
-    same([take(usual, part) for part in order.split(cut)])
+    same([select_rows(usual, part) for part in order.split(cut)])
     args = trainer.args
     args.micro_batch_tokens, args.packing = data.draw(st.integers(2, 200)), data.draw(st.booleans())
     try:
         # The last row is a dummy, which fills the passes that only other processes need.
-        same([take(usual, piece) for piece in [*trainer._pieces(usual), torch.tensor([len(order) - 1])]])
+        same([select_rows(usual, piece) for piece in [*trainer._pieces(usual), torch.tensor([len(order) - 1])]])
     finally:
         args.micro_batch_tokens, args.packing = None, False
     wide = {name: pad(value, (0, 3)) if value.ndim > 1 else value for name, value in usual.items()}

@@ -19,7 +19,7 @@ from agent_gym.gateway import agent_env
 from agent_gym.rollout import Budget, Episode, Runner
 
 pytest.importorskip("openai")
-WORLD = "AgentR1/GSM8K-v0"
+NOT_SAMPLED = "AgentR1/GSM8K-v0"
 
 
 async def player(client: Any, task: Any, last: str | None = "<answer>") -> str:
@@ -66,8 +66,8 @@ def write(episode: Episode) -> str:
 @pytest.mark.parametrize("agent", [player, blind, stubborn])
 def test_an_episode_is_that_of_the_world(tokenizer: Any, agent: Any) -> None:
     """The tasks that are not solved count, too: no mean may be one over the survivors."""
-    episodes = play(tokenizer, agent_env(agent, world=WORLD, world_kwargs={"max_turns": 5}), write)
-    same = play(tokenizer, (WORLD, {"max_turns": 5}), write)
+    episodes = play(tokenizer, agent_env(agent, world=NOT_SAMPLED, world_kwargs={"max_turns": 5}), write)
+    same = play(tokenizer, (NOT_SAMPLED, {"max_turns": 5}), write)
     for mine, its in zip(episodes, same, strict=True):
         assert mine.failure is None, mine.failure
         assert (mine.reward, mine.success, mine.terminated) == (its.reward, its.success, its.terminated)
@@ -93,7 +93,7 @@ def test_the_world_says_of_what_kind_its_tasks_are(tokenizer: Any) -> None:
 def test_what_the_world_has_paid_stays_where_a_limit_ends_the_episode(tokenizer: Any) -> None:
     world = {"reward_weights": {"call": 0.1}}
     for limits in (Budget(max_turns=3), Budget(max_tokens=600)):
-        for env in (agent_env(blind, world=WORLD, world_kwargs=world), (WORLD, world)):
+        for env in (agent_env(blind, world=NOT_SAMPLED, world_kwargs=world), (NOT_SAMPLED, world)):
             policy = scripted(tokenizer, lambda episode: "<tool_call>{")
             with closing(Runner(policy, tokenizer, limits)) as runner:
                 (episode,) = runner.run(make_specs(*env, split="train", episodes=1))

@@ -26,7 +26,7 @@ from agent_gym.errors import EnvFailure, RolloutError  # noqa: E402
 from agent_gym.evaluate import episode_values  # noqa: E402
 from agent_gym.policies.base import Generation  # noqa: E402
 from agent_gym.rollout import Budget, Episode, EpisodeSpec, LiveEpisode, Row, Runner, from_record, to_record  # noqa: E402
-from agent_gym.trainers.batch import WORLD, collate, training_episode  # noqa: E402
+from agent_gym.trainers.batch import NOT_SAMPLED, collate, training_episode  # noqa: E402
 from agent_gym.trainers.export_trajectories import export_trajectories  # noqa: E402
 from agent_gym.trainers.hooks.records import over_rows  # noqa: E402
 from agent_gym.trainers.sft import sft_dataset  # noqa: E402
@@ -140,7 +140,7 @@ def test_every_reader_has_the_mask_that_the_environment_reported(
             assert sum(count for _, count in step.versions) == owned, k
         # The trainer's.
         kept = training_episode(episode, number)
-        trained = [k for row in kept.rows for k in row.step_of.tolist() if k != WORLD]
+        trained = [k for row in kept.rows for k in row.step_of.tolist() if k != NOT_SAMPLED]
         assert len(trained) == len(mine) and trained == sorted(trained)
         batch = collate([kept], len(kept.rows) + 1, 0, torch.device("cpu"))
         assert int(batch["action_mask"].sum()) == len(mine)
@@ -274,7 +274,7 @@ def test_the_reward_of_a_turn_that_the_world_took_counts_in_the_return(tokenizer
             for k, step in enumerate(episode.steps):
                 step.reward, step.process_reward = 4.0 + k, 1.0
             made = training_episode(episode, number)
-            assert {k for row in made.rows for k in row.step_of.tolist()} - {WORLD} == set(kept)
+            assert {k for row in made.rows for k in row.step_of.tolist()} - {NOT_SAMPLED} == set(kept)
             assert sum(made.outcome) + sum(made.process) == pytest.approx(episode.reward)
             # A process reward credits its step and those before it: before the policy's first there are none.
             assert made.process == ([0.0, 1.0, 1.0] if turns == (0,) else [1.0, 1.0, 1.0])

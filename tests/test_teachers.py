@@ -38,7 +38,7 @@ from agent_gym.errors import ConfigError, RolloutError  # noqa: E402
 from agent_gym.policies.scores import ServedScores  # noqa: E402
 from agent_gym.rollout import Episode, EpisodeSpec, make_env  # noqa: E402
 from agent_gym.rollout.contexts import NewContext  # noqa: E402
-from agent_gym.trainers.batch import WORLD  # noqa: E402
+from agent_gym.trainers.batch import NOT_SAMPLED  # noqa: E402
 from agent_gym.trainers.engine import named_weights  # noqa: E402
 
 
@@ -69,7 +69,7 @@ def discounted(batch: dict[str, Any], gap: Any, gamma: float) -> Any:
     owner, steps = batch["episode_of"].tolist(), batch["step_of"]
     for episode in set(owner) - {-1}:
         rows = [row for row, one in enumerate(owner) if one == episode]
-        places = [(int(steps[r, t]), r, t) for r in rows for t in range(steps.size(1)) if steps[r, t] != WORLD]
+        places = [(int(steps[r, t]), r, t) for r in rows for t in range(steps.size(1)) if steps[r, t] != NOT_SAMPLED]
         later = 0.0
         for _, row, token in sorted(places, reverse=True):
             later = found[row, token] = gap[row, token] + gamma * later
@@ -125,7 +125,7 @@ def test_no_token_of_the_world_is_touched(tmp_path: Path) -> None:
         trainer.train()
         ends.append(weights(trainer.model))
         for batch in batches:
-            world = batch["step_of"] == WORLD
+            world = batch["step_of"] == NOT_SAMPLED
             assert world.any() and not batch["weights"][world].any() and not batch["advantages"][world].any()
             assert torch.equal(batch["advantages"] != 0, ~world & (batch["episode_of"] >= 0)[:, None])
     assert distance(ends[0], ends[1]) == distance(ends[0], ends[2]) == 0
@@ -361,7 +361,7 @@ def test_what_pads_a_batch_to_its_demonstrations_is_no_token_of_a_step(tmp_path:
     """A ratio that is a mean over the tokens of a row does not depend on the width of the batch."""
     options = {**SGD, "num_iterations": 2, "importance_sampling_level": "sequence", "sft_coef": 0.5, "max_steps": 4}
     trainer, batches, _ = trained(tmp_path, **options)
-    assert all(torch.equal(batch["step_of"] != WORLD, batch["action_mask"]) for batch in batches)
+    assert all(torch.equal(batch["step_of"] != NOT_SAMPLED, batch["action_mask"]) for batch in batches)
     assert distance(weights(trainer.model), train(tmp_path, **options, micro_batch_size=1)) < 1e-6
 
 

@@ -19,7 +19,7 @@ from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.policies import ScriptedPolicy  # noqa: E402
 from agent_gym.rollout import Budget, EpisodeSpec  # noqa: E402
-from agent_gym.trainers.batch import RowImages, take, training_episode  # noqa: E402
+from agent_gym.trainers.batch import RowImages, select_rows, training_episode  # noqa: E402
 
 KINDS: dict[str, dict[str, Any]] = {
     "grpo": {},
@@ -92,8 +92,8 @@ def test_layout_changes_no_gradient(trainer: Any) -> None:
 
     order = torch.randperm(len(usual["input_ids"]), generator=torch.Generator().manual_seed(0))
     for size in (1, len(order)):
-        same([take(usual, piece) for piece in order.split(size)])
-    same([take(usual, piece) for piece in trainer._pieces(usual)])
+        same([select_rows(usual, piece) for piece in order.split(size)])
+    same([select_rows(usual, piece) for piece in trainer._pieces(usual)])
     same([lay_out(trainer, episodes[::-1])])
     # With the images of other rows the gradient is another.
     swapped = [[noise(*image.size, seed=77) for image in row] for row in usual["images"].rows]

@@ -41,7 +41,7 @@ from agent_gym.transcript import check_tiling, kind_of
 Batch = dict[str, Any]
 """Tensors with a first dimension of rows, and, where images are shown, `RowImages`."""
 
-WORLD = -1
+NOT_SAMPLED = -1
 """The step of a token that the policy did not sample: the environment wrote it."""
 
 
@@ -74,14 +74,14 @@ class TrainingRow(NamedTuple):
     """A row of T tokens as arrays: a list of Python's numbers takes eight times their memory."""
 
     token_ids: np.ndarray  # (T,) int32
-    step_of: np.ndarray  # (T,) int32, the step that sampled the token, `WORLD` where the environment wrote it
+    step_of: np.ndarray  # (T,) int32, the step that sampled the token, `NOT_SAMPLED` where the environment wrote it
     logprobs: np.ndarray  # (T,) float32, under the weights that sampled the token, 0 elsewhere
     images: Sequence[Shown] = ()
 
     @classmethod
     def of(cls, row: Row, stop: int | None = None) -> TrainingRow:
         """Take a row, or its tokens up to `stop`, which leaves no image half."""
-        steps = np.full(len(row.token_ids), WORLD, dtype=np.int32)
+        steps = np.full(len(row.token_ids), NOT_SAMPLED, dtype=np.int32)
         for span in row.spans:
             if kind_of(span.source) == "agent":
                 steps[span.start : span.stop] = span.step
@@ -145,7 +145,7 @@ def training_episode(episode: Episode, number: int) -> TrainingEpisode:
         shown = [image.digest for image, start, _ in row.images if step.stop <= start < stop]
         states.append("\0".join([step.observation, *shown]))
     anchors = [_hash(f"{step.kind}\0{state}") for step, state in zip(episode.steps, states, strict=False)]
-    acting = {int(step) for row in kept for step in np.unique(row.step_of) if step != WORLD}
+    acting = {int(step) for row in kept for step in np.unique(row.step_of) if step != NOT_SAMPLED}
     for k in set(range(len(episode.steps))) - acting:
         # The environment took this turn. It is no answer to a state, and what it pays on the way before the policy's
         # first token credits no step of the policy: it is a part of the outcome.
@@ -234,7 +234,7 @@ def collate(
         `engine_logps` (B, T), and `episode_of` (B,), the place of the row's episode in `episodes`, -1 for dummies. With
         `vision` also `read_ids` (B, T), the tokens as the model reads them, and `images`, a `RowImages`.
     """
-    dummy = TrainingRow(np.full(2, pad_token_id, np.int32), np.full(2, WORLD, np.int32), np.zeros(2, np.float32))
+    dummy = TrainingRow(np.full(2, pad_token_id, np.int32), np.full(2, NOT_SAMPLED, np.int32), np.zeros(2, np.float32))
     owned = [(i, row) for i, episode in enumerate(episodes) for row in episode.rows]
     filled = [*owned, *[(-1, dummy)] * (n_rows - len(owned))]
     length = max(2, max(len(row.token_ids) for _, row in filled))
@@ -246,11 +246,11 @@ def collate(
         return padded.to(device)
 
     rows = [row for _, row in filled]
-    steps = stack((row.step_of for row in rows), WORLD)
+    steps = stack((row.step_of for row in rows), NOT_SAMPLED)
     batch: Batch = {
         "input_ids": stack((row.token_ids for row in rows), pad_token_id),
         "attention_mask": stack((np.ones(len(row.token_ids), np.int64) for row in rows), 0),
-        "action_mask": steps != WORLD,
+        "action_mask": steps != NOT_SAMPLED,
         "step_of": steps,
         "engine_logps": stack((row.logprobs for row in rows), 0.0, torch.float32),
         "episode_of": torch.tensor([i for i, _ in filled], device=device),
@@ -262,7 +262,7 @@ def collate(
     return batch
 
 
-def take(batch: Mapping[str, Any], index: torch.Tensor) -> Batch:
+def select_rows(batch: Mapping[str, Any], index: torch.Tensor) -> Batch:
     """Select rows of a batch and drop columns that only padding is left in."""
     longest = int(batch["attention_mask"][index].sum(1).max())
     return {name: value[index][:, :longest] if value.ndim > 1 else value[index] for name, value in batch.items()}

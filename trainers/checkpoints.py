@@ -131,7 +131,7 @@ class WholeCheckpoints(ModelUploads):
             # Between CPUs the error has no class of its own, but the library's name in its text.
             if not isinstance(error, torch.distributed.DistError) and "gloo" not in str(error):
                 raise
-            way = way_on(self.args.output_dir)
+            way = resume_hint(self.args.output_dir)
             raise RolloutError(f"another process of this run is gone ({error}). {way}") from error
 
     def _get_output_dir(self, trial: Any) -> str:
@@ -166,7 +166,7 @@ class WholeCheckpoints(ModelUploads):
             move_into(folder, aside)
             sync(folder)
         except Exception as error:
-            way = way_on(self.args.output_dir)
+            way = resume_hint(self.args.output_dir)
             raise RolloutError(f"the model could not be written to {folder}: {error}. {way}") from error
         finally:
             shutil.rmtree(aside, ignore_errors=True)
@@ -306,7 +306,7 @@ class WholeCheckpoints(ModelUploads):
                 clear_aside(folder, self._aside)
             raise RolloutError(
                 f"{final} could not be written: {error}. {free} MiB were free there. "
-                f"{kept}{way_on(self.args.output_dir)}"
+                f"{kept}{resume_hint(self.args.output_dir)}"
             ) from error
 
     def _keep_weights(self, final: Path, error: Exception) -> str:
@@ -420,7 +420,7 @@ def resume_point(args: Any) -> str | None:
     return wanted
 
 
-def way_on(output_dir: str | Path) -> str:
+def resume_hint(output_dir: str | Path) -> str:
     """Return the sentence that names what a run in a folder can be resumed from."""
     last = get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
     return f"Resume from {last} with --resume_from_checkpoint true" if last else "There is no checkpoint yet"

@@ -29,7 +29,7 @@ from agent_gym.trainers.batch import Batch, TrainingEpisode
 Field = TypeVar("Field")
 
 
-def alone(mine: Any) -> list[Any]:
+def no_gather(mine: Any) -> list[Any]:
     """Return what each process gives, where there is one."""
     return [mine]
 
@@ -58,7 +58,7 @@ class Experience:
     running_means: dict[str, float] | None = None
 
     # Returns what each process gives; for what an estimator has to know of tokens of other processes.
-    gather: Callable[[Any], list[Any]] = alone
+    gather: Callable[[Any], list[Any]] = no_gather
 
     def __post_init__(self) -> None:
         for name in ("outcome", "process", "penalty", "values", "baselines"):

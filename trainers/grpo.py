@@ -35,8 +35,7 @@ from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.policies.vocabulary import check_vocabulary, end_tokens
 from agent_gym.registry import EnvLike
 from agent_gym.rollout import Episode, EpisodeSpec, Runner, derive_seed
-from agent_gym.trainers.batch import Batch, TrainingEpisode, balance, collate, training_episode
-from agent_gym.trainers.batch import take as select_rows
+from agent_gym.trainers.batch import Batch, TrainingEpisode, balance, collate, select_rows, training_episode
 from agent_gym.trainers.checkpoints import FILE, write_provenance
 from agent_gym.trainers.config import INSTEAD, AgentGRPOConfig
 from agent_gym.trainers.credit import Estimate, Timeline, experience

@@ -24,7 +24,7 @@ from agent_gym.policies.processors import image_inputs
 from agent_gym.policies.ranks import gather, gather_items
 from agent_gym.rollout import derive_seed
 from agent_gym.threads import use_cores
-from agent_gym.trainers.batch import Batch, Layout, micro_batches, packed, padded, shared, take
+from agent_gym.trainers.batch import Batch, Layout, micro_batches, packed, padded, select_rows, shared
 from agent_gym.trainers.checkpoints import WholeCheckpoints
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.hook import Hook
@@ -194,7 +194,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         self._quiet()
         with torch.no_grad():
             for index in self._pieces(batch):
-                scores = self._forward(model, take(batch, index), **kwargs)
+                scores = self._forward(model, select_rows(batch, index), **kwargs)
                 for name, part in {"logps": scores.logps, "values": scores.values}.items():
                     if part is not None:
                         rows = columns.setdefault(name, part.new_zeros(*batch["input_ids"].shape, *part.shape[2:]))
@@ -341,7 +341,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         if self._buffered_inputs is None or self._position % chunks == 0:
             # A new permutation for each pass over the rows, from the position in the run and not from global state.
             seed = derive_seed(self.args.seed, self.state.global_step, self._position % self._uses)
-            self._buffered_inputs = [take(self._generated, index) for index in self._minibatches(chunks, seed)]
+            self._buffered_inputs = [select_rows(self._generated, index) for index in self._minibatches(chunks, seed)]
         return self._buffered_inputs[self._position % chunks]
 
     def _minibatches(self, count: int, seed: int) -> list[torch.Tensor]:
@@ -415,7 +415,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
             with contextlib.nullcontext() if last or self.is_fsdp_enabled else self.accelerator.no_sync(model):
                 self.accelerator.gradient_state._set_sync_gradients(sync and last)
                 with self.compute_loss_context_manager():
-                    loss = self.compute_loss(model, take(chunk, index))
+                    loss = self.compute_loss(model, select_rows(chunk, index))
                 self.accelerator.backward(loss, **({"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}))
             total += loss.detach()
         if not torch.isfinite(total):

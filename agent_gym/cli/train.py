@@ -50,7 +50,7 @@ from agent_gym.rollout import Episode
 from agent_gym.rollout.env_threads import shows_images
 from agent_gym.speedrun.dashboard import reporters, watch
 from agent_gym.speedrun.tiny import make_tiny_model, make_tiny_vision_model
-from agent_gym.trainers.checkpoints import refuse_used, resume_point, way_on
+from agent_gym.trainers.checkpoints import refuse_used, resume_hint, resume_point
 from agent_gym.trainers.common import check_sft
 from agent_gym.trainers.config import FIXED, AgentGRPOConfig, AgentPPOConfig
 from agent_gym.trainers.estimators import ESTIMATORS
@@ -316,7 +316,7 @@ def _resume_hint(args: Any) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if args.process_index == 0:
-            print(f"agent-gym: {way_on(args.output_dir)}", file=sys.stderr)
+            print(f"agent-gym: {resume_hint(args.output_dir)}", file=sys.stderr)
         raise
 
 

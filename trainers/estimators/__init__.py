@@ -89,15 +89,15 @@ def assign(
         running_means: of `rae`, which are updated; the same in all processes.
         gather: returns what each process gives; all processes call this function at the same point.
     """
-    everybody, steps = merge(gather((list(numbers), local.by_steps())))
+    all_numbers, steps = merge(gather((list(numbers), local.by_steps())))
     steps = shape_rewards(steps, process_norm, outcome_weight, credit.step_gamma)
-    mine = torch.searchsorted(torch.tensor(everybody, dtype=torch.long), torch.tensor(numbers, dtype=torch.long))
+    mine = torch.searchsorted(torch.tensor(all_numbers, dtype=torch.long), torch.tensor(numbers, dtype=torch.long))
     width = local.outcome.size(1)
     if estimator.reads_tokens:
         outcome, process = steps.outcome[mine, :width], steps.process[mine, :width]
         return estimator.estimate(replace(local, outcome=outcome, process=process, gather=gather), credit)
     if estimator.needs_baseline:
         all_greedy = {number for part in gather(list(greedy)) for number in part}
-        steps = with_baselines(steps, torch.tensor([number in all_greedy for number in everybody], dtype=torch.bool))
+        steps = with_baselines(steps, torch.tensor([number in all_greedy for number in all_numbers], dtype=torch.bool))
     per_step = estimator.estimate(replace(steps, running_means=running_means), credit).advantages
     return Estimate(local.to_tokens(per_step[mine, :width]))

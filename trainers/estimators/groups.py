@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from agent_gym.errors import ConfigError
-from agent_gym.trainers.credit import Credit, Estimate, Experience, alone, required
+from agent_gym.trainers.credit import Credit, Estimate, Experience, no_gather, required
 
 SCALES = ("group", "batch", "none")
 EPSILON = 1e-4
@@ -62,7 +62,7 @@ def whiten(
     numbers: torch.Tensor,
     mask: torch.Tensor,
     sources: torch.Tensor | None = None,
-    gather: Callable[[Any], list[Any]] = alone,
+    gather: Callable[[Any], list[Any]] = no_gather,
 ) -> torch.Tensor:
     """Shift and scale the masked numbers of the whole batch to mean 0 and standard deviation 1.
 

@@ -23,7 +23,7 @@ from agent_gym.policies import ScriptedPolicy
 from agent_gym.policies.ranks import barrier_on_error
 from agent_gym.rollout import Episode, Runner
 from agent_gym.rollout.roles import ROLE_GROUPS
-from agent_gym.trainers.batch import WORLD, Batch, collate, training_episode
+from agent_gym.trainers.batch import NOT_SAMPLED, Batch, collate, training_episode
 from agent_gym.trainers.hook import Hook, RolloutBatch
 from agent_gym.trainers.losses import loss_weights
 
@@ -94,7 +94,7 @@ def _joined(batch: Batch, more: Batch) -> Batch:
         columns = [part.get(name, like.new_zeros(len(part["input_ids"]), *like.shape[1:])) for part in parts]
         if like.ndim > 1 and like.size(1) > 1:  # a number of whole rows has one column and keeps it
             # A 0 would be the first step of the episode.
-            fill = WORLD if name == "step_of" else 0
+            fill = NOT_SAMPLED if name == "step_of" else 0
             columns = [pad(column, (0, width - column.size(1)), value=fill) for column in columns]
         found[name] = torch.cat(columns)
     return found

@@ -22,7 +22,7 @@ import torch
 from transformers import TrainerCallback
 
 from agent_gym.policies.ranks import gather, gather_items
-from agent_gym.trainers.batch import WORLD, TrainingEpisode, TrainingRow, collate
+from agent_gym.trainers.batch import NOT_SAMPLED, TrainingEpisode, TrainingRow, collate
 from agent_gym.trainers.shortcuts import reading
 
 PROMPTS, RESPONSES = 8, 4
@@ -107,7 +107,7 @@ def probe(trainer: Any, responses: Sequence[Response]) -> dict[str, float]:
 
 
 def _row(prompt: Sequence[int], response: Sequence[int]) -> TrainingRow:
-    steps = [WORLD] * len(prompt) + [0] * len(response)
+    steps = [NOT_SAMPLED] * len(prompt) + [0] * len(response)
     return TrainingRow(np.array([*prompt, *response]), np.array(steps), np.zeros(len(steps), np.float32))
 
 

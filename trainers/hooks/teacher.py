@@ -40,7 +40,7 @@ from agent_gym.policies.ranks import barrier_on_error
 from agent_gym.policies.scores import ServedScores, other_vocabulary, vocabulary_hash
 from agent_gym.rollout import Episode, make_env
 from agent_gym.testing import play, policy_texts
-from agent_gym.trainers.batch import WORLD, Batch, Hint, TrainingEpisode, TrainingRow, collate
+from agent_gym.trainers.batch import NOT_SAMPLED, Batch, Hint, TrainingEpisode, TrainingRow, collate
 from agent_gym.trainers.credit import Estimate, Timeline
 from agent_gym.trainers.estimators.groups import returns_to_go
 from agent_gym.trainers.hook import Hook, RolloutBatch
@@ -238,7 +238,7 @@ def _hinted(row: TrainingRow, hint: Hint | None) -> TrainingRow:
     if hint is None:
         return row
     stop, ids = len(hint.before), np.array(hint.after, np.int32)
-    steps = np.concatenate([np.full(len(ids), WORLD, np.int32), row.step_of[stop:]])
+    steps = np.concatenate([np.full(len(ids), NOT_SAMPLED, np.int32), row.step_of[stop:]])
     return TrainingRow(np.concatenate([ids, row.token_ids[stop:]]), steps, np.zeros(len(steps), np.float32))
 
 
