@@ -25,6 +25,7 @@ from torch.nn.functional import pad
 
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.batch import Batch, TrainingEpisode
+from agent_gym.trainers.grouping import normalize_process
 
 Field = TypeVar("Field")
 
@@ -256,8 +257,6 @@ def shape_rewards(found: Experience, process_norm: str | None, outcome_weight: f
     """
     if process_norm is None:
         return replace(found, outcome=found.outcome + found.process, process=torch.zeros_like(found.process))
-    from agent_gym.trainers.estimators.groups import normalize_process  # the estimators build on this module
-
     process = normalize_process(
         found.process, found.step_mask, found.groups, ~found.terminated, process_norm, step_gamma, found.sources
     )
