@@ -107,13 +107,13 @@ def test_a_preset_with_controls_shows_its_start_and_trains_both_from_it(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # At a rate of 0 the control ends where it has begun: at the weights of the start.
-    controls = Controls(more_sft_rate=0.0, self_imitation_rate=1e-3, rounds=2, best_of=2)
+    controls = Controls(more_sft_rate=0.0, self_imitation_rate=1e-3, rounds=2, best_of=2, raft=True)
     # RL moves its weights, though no episode of a miniature is better than another.
     grpo = {**MINI.grpo, "entropy_coef": 0.1, "warmup_steps": 0}
     preset = dataclasses.replace(MINI, controls=controls, test_split="train", grpo=grpo)
     found = run_seeds(preset, (1, 2), tmp_path, engine="transformers")
     printed = capfd.readouterr().out
-    names = ["imitation", "mixture", "GRPO policy", "more SFT", "best-of-2 self-imitation"]
+    names = ["imitation", "mixture", "GRPO policy", "more SFT", "best-of-2 self-imitation", "RAFT++"]
     rows = [(name, decoding) for name in names for decoding in ("greedy", "sampled")]
     assert [(row["policy"], row["decoding"]) for row in found["results"]] == rows
     assert found == json.loads((tmp_path / "seeds.json").read_text()) and found["seeds"] == [1, 2]
@@ -133,7 +133,7 @@ def test_a_preset_with_controls_shows_its_start_and_trains_both_from_it(
             held_to[row["policy"]].append(row["success"])
     held_to["start: mixture"] = drawn["success"][0]["values"]
     held_to["demonstrator, on training tasks"] = [run["start"]["demonstrator"]["success"]["value"] for run in runs]
-    assert {name: one["values"] for name, one in drawn["lines"].items()} == held_to and len(held_to) == 4
+    assert {name: one["values"] for name, one in drawn["lines"].items()} == held_to and len(held_to) == 5
     # At a rate of 0 more SFT is the start: it has played the same dev tasks.
     assert held_to["more SFT"] == held_to["start: mixture"]
     for record in results["dev"]["evaluations"]:
@@ -145,7 +145,9 @@ def test_a_preset_with_controls_shows_its_start_and_trains_both_from_it(
             assert record[name] == pytest.approx(sum(played) / 3)
 
     used = results["used_seconds"]
+    assert used.pop("RAFT++") > 0  # it has RL's steps, and not its seconds
     assert min(used.values()) == used["GRPO policy"] > 0
+    assert results["raft_steps"] == results["dev"]["evaluations"][-1]["step"] == 3
     assert results["more_sft_steps"] > 0 and len(results["rounds"]) == 2
     assert all(one["played"] > 0 for one in results["rounds"])
     start = results["start"]

@@ -23,7 +23,9 @@ from agent_gym.speedrun.tables import over
 
 POLICY = "#0072b2"
 # By M. Okabe and K. Ito (2008) and P. Tol (2021), for eyes of all kinds; two are darker, so that text is readable.
-_STYLES = (("#5a5a5a", (0, (5, 2))), ("#b84a00", (0, (7, 2, 1.5, 2))), ("#aa4499", (0, (1.5, 1.5))))
+_STYLES = (
+    ("#5a5a5a", (0, (5, 2))), ("#b84a00", (0, (7, 2, 1.5, 2))), ("#aa4499", (0, (1.5, 1.5))), ("#332288", (0, (3, 1))),
+)  # fmt: skip
 _DEMONSTRATOR = ("#00664d", (0, (10, 3)))
 _SIZE, _HEIGHTS, _TEXT = (8.6, 6.8), (3.0, 1.1, 1.1), 10.5  # inches, shares, and points
 _WORDS = {"preset": "environment", "split": "dev split", "tasks": "number of dev tasks"}

@@ -42,6 +42,7 @@ class Controls:
     rounds: int = 4  # of sampling and imitation
     best_of: int = 8  # attempts at a training task, of which the best is imitated
     playing: float = 0.4  # share of a round's seconds that goes into sampling
+    raft: bool = False  # whether RAFT++ is trained, too, for as many steps as RL (raft.py)
 
 
 @dataclass(frozen=True, slots=True)

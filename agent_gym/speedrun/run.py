@@ -39,6 +39,7 @@ from agent_gym.speedrun.dashboard import StepLines, evaluations, watch
 from agent_gym.speedrun.figure import draw, over_runs
 from agent_gym.speedrun.imitation import QUIET, PhaseResult, imitate, imitation_settings
 from agent_gym.speedrun.presets import ATTEMPTS, PRESETS, Controls, Preset
+from agent_gym.speedrun.raft import RAFT, imitate_successes
 from agent_gym.speedrun.tiny import make_tiny_model, make_tiny_vision_model
 from agent_gym.trainers.checkpoints import refuse_used
 from agent_gym.trainers.config import AgentGRPOConfig
@@ -308,25 +309,38 @@ class Speedrun:
         title = f"{preset.env_id}: GRPO, {preset.dev_split} tasks, seed {self.seed}"
         with self._timed("GRPO"), watch(trainer, folder=self.folder, title=title, show=True):
             trainer.train()
-        self.dev["evaluations"] = evaluations(trainer.state.log_history)
+        self.dev["evaluations"], self.rl_steps = evaluations(trainer.state.log_history), trainer.state.global_step
         for ended in patience:
             self.dev["flat_at"] = ended.stopped_at  # None where `max_steps` came first
             end = "max_steps, while the curve rose" if ended.stopped_at is None else "a flat curve on the dev tasks"
-            self.log(f"RL ended after step {trainer.state.global_step}, at {end}")
+            self.log(f"RL ended after step {self.rl_steps}, at {end}")
         trainer.save_model()
         self._evaluate(RL, self.model)
         return clock.seconds
 
     def _control(self, controls: Controls, budget: float) -> None:
-        """Train both controls from the saved start with the seconds of RL, and evaluate them."""
+        """Train the controls from the saved start, with the seconds of RL, RAFT++ with its steps; evaluate them."""
         more_sft = self.more_sft(controls, budget)
         rounds = self.imitate_itself(controls, budget)
         itself, start = own_name(controls), self.preset.imitation[-1].name
         used = sum(one.playing_seconds + one.training_seconds for one in rounds)
         self.more["used_seconds"] = {RL: budget, MORE_SFT: more_sft.seconds, itself: used}
         self.more |= {"more_sft_steps": more_sft.steps, "rounds": [asdict(one) for one in rounds]}
-        pairs = ((RL, start), (RL, MORE_SFT), (RL, itself), (MORE_SFT, start))
+        pairs = [(RL, start), (RL, MORE_SFT), (RL, itself), (MORE_SFT, start)]
+        if controls.raft:
+            raft = self.raft()
+            self.more["used_seconds"][RAFT], self.more["raft_steps"] = raft.seconds, raft.steps
+            pairs.insert(3, (RL, RAFT))
         self.more["differences"] = tables.differences(self.runs, pairs)
+
+    def raft(self) -> StepClock:
+        """Train the saved start by RAFT++ for as many steps as RL made, and evaluate it."""
+        self.log(f"{RAFT}: {self.rl_steps} steps, as many as RL made")
+        model = self._load(str(self.folder / "sft"))
+        with self._timed(RAFT):
+            clock = imitate_successes(self, model, self.rl_steps)
+        self._evaluate_control(RAFT, model)
+        return clock
 
     def more_sft(self, controls: Controls, budget: float) -> StepClock:
         """Train the saved start further on its demonstrations, and evaluate it."""
