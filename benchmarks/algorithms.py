@@ -72,6 +72,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "reinforce_pp": {"advantage_estimator": "reinforce_pp"},
     "reinforce_pp_baseline": {"advantage_estimator": "reinforce_pp_baseline"},
     "gigpo": {"advantage_estimator": "gigpo"},
+    "reinforce": {"advantage_estimator": "reinforce"},
+    "raft": {"advantage_estimator": "raft"},
+    "raft_pp": {"advantage_estimator": "raft_pp"},
     "ppo (gae)": {"advantage_estimator": "gae", **CRITIC},
     "ppo (step_gae)": {
         "advantage_estimator": "step_gae",
@@ -80,6 +83,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **CRITIC,
     },
     "ppo (bilevel_gae)": {"advantage_estimator": "bilevel_gae", **CRITIC},
+    "ppo (pspo)": {
+        "advantage_estimator": "pspo",
+        "importance_sampling_level": "step",
+        "loss_normalization": "step",
+        **CRITIC,
+    },
     "starpo-s": {"advantage_estimator": "bilevel_gae", "keep_groups": 0.5, **CRITIC},
     # There is no engine's logprob for what the engine did not sample; the two agree to 1e-5 here.
     "grpo, no mask": {"trainer": leaky, "vllm_importance_sampling_correction": False},

@@ -93,7 +93,7 @@ class SumsEnv(TextEnv):
 def stated(text: str) -> int | None:
     """Return the last number of a turn, or None."""
     found = _NUMBER.findall(after_thought(text))
-    number = found[-1].replace("\u2212", "-").replace(" ", "") if found else ""
+    number = "".join(found[-1].replace("\u2212", "-").split()) if found else ""
     return int(number) if number and number.isascii() and len(number) < 20 else None
 
 

@@ -17,6 +17,7 @@ from agent_gym.errors import ConfigError
     [
         ("83", 83), ("46 + 37 = 83.", 83), ("7 - 9", 9), ("7-9", 9), ("= -9", -9), ("The answer is \u221212", -12),
         ("- 5", -5), ("<think>3</think> 4", 4), ("no number", None), ("", None), ("9" * 30, None), ("-0", 0),
+        ("a list:\n-\n5", -5), ("-\t5", -5), ("\u0663", None), ("5\u00b2", 5),
     ],
 )  # fmt: skip
 def test_the_last_number_of_a_turn_is_its_answer(text: str, number: int | None) -> None:
