@@ -48,15 +48,17 @@ _GEMMA3N = {
     "layer_types": _WINDOWED * 2, "num_hidden_layers": 4, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 16,
     "vocab_size_per_layer_input": VOCABULARY, "laurel_rank": 8, "activation_sparsity_pattern": [0.0] * 4,
 }  # fmt: skip
+_GEMMA4 = {
+    "layer_types": _WINDOWED, "vocab_size_per_layer_input": VOCABULARY, "num_kv_shared_layers": 0,
+    "hidden_size_per_layer_input": 16, "num_hidden_layers": 2,
+}  # fmt: skip
 OWN: dict[str, dict[str, Any]] = {
     # Attention whose keys are projected from a latent state has a size of its rotary part, and calls it head_dim.
     **{name: {"head_dim": 16, "num_key_value_heads": 2} for name in _LATENT},
     # Encoders are causal, and have a cache, as decoders only.
     **{name: {"is_decoder": True} for name in _ENCODERS},
-    "gemma4_text": {
-        "layer_types": _WINDOWED, "vocab_size_per_layer_input": VOCABULARY, "num_kv_shared_layers": 0,
-        "hidden_size_per_layer_input": 16, "num_hidden_layers": 2,
-    },
+    "gemma4": _GEMMA4,
+    "gemma4_text": _GEMMA4,
     "bamba": {"attn_layer_indices": [1]},
     "codegen": {"num_attention_heads": 4, "n_ctx": 512, "rotary_dim": 8},
     **{name: {"logit_scale": 1.0} for name in ("cohere", "cohere2", "cohere2_moe")},
@@ -70,6 +72,9 @@ OWN: dict[str, dict[str, Any]] = {
     "gemma3n_text": _GEMMA3N,
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "num_heads": 2},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"], "num_hidden_layers": 2},
+    # Logits that are divided by the width would be too even to show a wrong history.
+    "inkling_text": {"logits_mup_width_multiplier": 1.0},
+    "minicpm3": {"head_dim": 16, "num_key_value_heads": 2, "dim_model_base": 64},
     "jamba": {"attn_layer_offset": 1, "attn_layer_period": 2, "expert_layer_offset": 1, "expert_layer_period": 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "longcat_flash": {
