@@ -144,7 +144,7 @@ def test_a_preset_with_controls_shows_its_start_and_trains_both_from_it(
             played = [episode_values(episode)[f"episode/{name}"] for episode in episodes]
             assert record[name] == pytest.approx(sum(played) / 3)
 
-    used = results["used_seconds"]
+    used = dict(results["used_seconds"])
     assert used.pop("RAFT++") > 0  # it has RL's steps, and not its seconds
     assert min(used.values()) == used["GRPO policy"] > 0
     assert results["raft_steps"] == results["dev"]["evaluations"][-1]["step"] == 3
