@@ -14,7 +14,7 @@ pytest.importorskip("trl")
 from agent_gym.rollout import from_record, read_trajectories  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-LINES = {"grpo_in_one_file": 120}  # the others have at most 80
+LINES = {"grpo_in_one_file": 145}  # the others have at most 80
 
 
 def example(name: str) -> Any:
@@ -97,4 +97,4 @@ def test_the_loss_in_one_file_is_that_of_the_trainer(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_curve_in_one_file_rises(capsys: pytest.CaptureFixture[str]) -> None:
     curve = example("grpo_in_one_file").main()
-    assert curve[-1] > curve[0] + 0.15, capsys.readouterr().out
+    assert len(curve) == 7 and curve[-1] > curve[0] + 0.25, capsys.readouterr().out
