@@ -109,10 +109,7 @@ def main() -> None:
     facts = _common.provenance(("agent-gym", "gymnasium", "transformers"))
     _common.print_provenance(facts)
 
-    try:
-        from agent_gym.speedrun.tiny import demonstration_texts, make_tiny_tokenizer
-    except ImportError:  # a tree from before that room
-        from agent_gym.trainers.tiny import demonstration_texts, make_tiny_tokenizer
+    from agent_gym.speedrun.tiny import demonstration_texts, make_tiny_tokenizer
 
     renderer = ChatRenderer.of(make_tiny_tokenizer(demonstration_texts(ENV, episodes=300)))
     play(renderer, 8)  # what is imported, cached and compiled on first use is no cost of a step

@@ -51,7 +51,7 @@ GENERATORS = {
         "question",
     ),
     "retool": Generator(
-        retool.GeneratedProblems, retool.GeneratedProblems.SIZES, "problem answer program kind level", "problem"
+        retool.RetoolProblems, retool.RetoolProblems.SIZES, "problem answer program kind level", "problem"
     ),
 }
 WORDED = ("train", "validation", "test")
@@ -238,7 +238,7 @@ def test_the_programs_of_retool_print_the_answers(level: int) -> None:
     """Answer and program go different ways to the same number: some of each kind, with the text of each split."""
     sandbox = shared_sandbox()
     for split in WORDED:
-        rows = sorted(retool.GeneratedProblems(split, 300, level), key=lambda row: row["kind"])
+        rows = sorted(retool.RetoolProblems(split, 300, level), key=lambda row: row["kind"])
         found = {kind: list(some)[:3] for kind, some in itertools.groupby(rows, key=lambda row: row["kind"])}
         assert found.keys() == KINDS.keys()
         for row in itertools.chain(*found.values()):
@@ -265,11 +265,11 @@ def test_no_problem_of_retools_training_comes_again_in_any_sentence() -> None:
     def asked(row: dict[str, str]) -> tuple[str, str, str]:
         return row["kind"], " ".join(sorted(re.findall(r"\d+", row["problem"]))), row["answer"]
 
-    train = {asked(row) for row in retool.GeneratedProblems("train", retool.GeneratedProblems.SIZES["train"])}
+    train = {asked(row) for row in retool.RetoolProblems("train", retool.RetoolProblems.SIZES["train"])}
     for split in retool.SPLITS.keys() - {"train"}:
-        rows = list(retool.GeneratedProblems(split, retool.GeneratedProblems.SIZES[split]))
+        rows = list(retool.RetoolProblems(split, retool.RetoolProblems.SIZES[split]))
         assert [row["problem"] for row in rows if asked(row) in train] == []
-        assert len({row["problem"] for row in rows}) == len(rows) == retool.GeneratedProblems.SIZES[split]
+        assert len({row["problem"] for row in rows}) == len(rows) == retool.RetoolProblems.SIZES[split]
         kinds = Counter(row["kind"] for row in rows)
         assert kinds.keys() == KINDS.keys() and min(kinds.values()) >= 20, kinds
         for row in rows:
@@ -282,7 +282,7 @@ def test_no_problem_of_retools_training_comes_again_in_any_sentence() -> None:
 def test_each_split_of_retool_has_numbers_of_each_kind_and_level(kind: str, level: int) -> None:
     """And has as many problems as its length, where there are fewer than asked for."""
     for split in retool.SPLITS:
-        rows = retool.GeneratedProblems(split, 40, level, (kind,))
+        rows = retool.RetoolProblems(split, 40, level, (kind,))
         problems = [row["problem"] for row in rows]
         assert 1 <= len(rows) == len(problems) <= 40
         assert split == "train" or len(set(problems)) == len(problems)
@@ -292,7 +292,7 @@ def test_each_split_of_retool_has_numbers_of_each_kind_and_level(kind: str, leve
 
 def test_unseen_numbers_of_retool_have_the_sentences_of_training() -> None:
     def sentences(split: str, size: int) -> set[str]:
-        rows = retool.GeneratedProblems(split, size, 1, ("modular-power", "multiples", "coprime-count"))
+        rows = retool.RetoolProblems(split, size, 1, ("modular-power", "multiples", "coprime-count"))
         return {re.sub(r"\d+( when divided by)?", "N", row["problem"]) for row in rows}
 
     known = sentences("train", 20_000)

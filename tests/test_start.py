@@ -39,8 +39,8 @@ from agent_gym.policies.savable import savable  # noqa: E402
 from agent_gym.trainers import rehearsal, run_lock, saving, task_dataset  # noqa: E402
 from agent_gym.trainers.best_metric import check_best_metric  # noqa: E402
 from agent_gym.trainers.common import with_metric  # noqa: E402
+from agent_gym.trainers.hooks.run_card import RunCard  # noqa: E402
 from agent_gym.trainers.resumed import best_here  # noqa: E402
-from agent_gym.trainers.run_card import RunCard  # noqa: E402
 from agent_gym.trainers.run_lock import held, refuse_running  # noqa: E402
 from agent_gym.trainers.saving import rotate  # noqa: E402
 
