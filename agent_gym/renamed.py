@@ -21,6 +21,12 @@ MODULES = {
     "agent_gym.cores": "agent_gym.threads",
     "agent_gym.installed": "agent_gym.dependencies",
     "agent_gym.rollout.play": "agent_gym.rollout.episode_run",
+    "agent_gym.trainers.agreement": "agent_gym.trainers.hooks.agreement",
+    "agent_gym.trainers.demonstrations": "agent_gym.trainers.hooks.demonstrations",
+    "agent_gym.trainers.echo_trap": "agent_gym.trainers.hooks.echo_trap",
+    "agent_gym.trainers.input_dependence": "agent_gym.trainers.hooks.input_dependence",
+    "agent_gym.trainers.run_card": "agent_gym.trainers.hooks.run_card",
+    "agent_gym.trainers.teachers": "agent_gym.trainers.hooks.teacher",
 }
 """Modules that were moved, by their old names."""
 

@@ -11,6 +11,7 @@ import re
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.policies.transformers import TransformersPolicy  # noqa: E402
 from agent_gym.rollout import Row  # noqa: E402
 from agent_gym.trainers import AgentGRPOConfig, AgentGRPOTrainer, AgentPPOConfig, engine, task_dataset  # noqa: E402
-from agent_gym.trainers.config import FIXED  # noqa: E402
+from agent_gym.trainers.config import FIXED, follow_new_words  # noqa: E402
 from agent_gym.trainers.settings import REMOVED  # noqa: E402
 from agent_gym.trainers.sft import train_sft  # noqa: E402
 
@@ -340,3 +341,20 @@ def _without_vllm() -> tuple[bool, str, bool]:
 def test_the_trainers_import_no_vllm_and_those_of_trl_still_find_it() -> None:
     before, asked, after = in_ranks(_without_vllm, 1)[0]  # forked from a process that has imported the trainers
     assert not before and after and "VLLMGeneration.__init__() missing" in asked
+
+
+def test_the_new_words_for_checkpoints_of_activations_are_followed() -> None:
+    """transformers 5.24 renames them; a version without the fields is left as it is."""
+    kwargs = {"use_reentrant": False}
+    newer = SimpleNamespace(
+        gradient_checkpointing=True, gradient_checkpointing_kwargs=kwargs,
+        activation_checkpointing=None, activation_checkpointing_kwargs=None,
+    )  # fmt: skip
+    follow_new_words(newer)
+    assert newer.activation_checkpointing is True and newer.activation_checkpointing_kwargs is kwargs
+    newer.activation_checkpointing = False
+    follow_new_words(newer)
+    assert newer.activation_checkpointing is False, "the user's choice"
+    older = SimpleNamespace(gradient_checkpointing=True, gradient_checkpointing_kwargs=None)
+    follow_new_words(older)
+    assert not hasattr(older, "activation_checkpointing")

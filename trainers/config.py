@@ -110,6 +110,17 @@ class _OneEpisode(int):
         return False
 
 
+def follow_new_words(args: Any) -> None:
+    """Copy `gradient_checkpointing*` to `activation_checkpointing*`, the words of transformers 5.24, where these exist.
+
+    TRL sets the old words, and transformers would warn of them in each run. A new word that the user set is kept.
+    """
+    for old in ("gradient_checkpointing", "gradient_checkpointing_kwargs"):
+        new = old.replace("gradient", "activation")
+        if getattr(args, new, False) is None:  # the field exists and is not set
+            setattr(args, new, getattr(args, old))
+
+
 @dataclass
 class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choices, where TRL takes any text
     """Settings of `AgentGRPOTrainer`: what `trl.GRPOConfig` and `AgentSettings` have.
@@ -125,6 +136,7 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
     )
 
     def __post_init__(self) -> None:
+        follow_new_words(self)
         self.check_settings()
         if self.bf16 is None and (self.use_cpu or not torch.cuda.is_available()):
             self.bf16 = False  # TRL's default is bf16 everywhere: slow on a CPU, and refused there without use_cpu
