@@ -31,7 +31,7 @@ Field = TypeVar("Field")
 
 
 def no_gather(mine: Any) -> list[Any]:
-    """Return the values of all ranks where there is only one rank."""
+    """Gather a value from all ranks where there is only one rank."""
     return [mine]
 
 
@@ -250,7 +250,7 @@ def merge(parts: Sequence[tuple[Sequence[int], Experience]]) -> tuple[list[int],
 
 
 def shape_rewards(found: Experience, process_norm: str | None, outcome_weight: float, step_gamma: float) -> Experience:
-    """Add outcome rewards and process rewards.
+    """Weigh outcome rewards and process rewards.
 
     Without `process_norm`, process rewards count as other rewards do. With it, `normalize_process` scales them
     (discount `step_gamma`), and `outcome_weight` is the factor of the outcome.
