@@ -337,7 +337,7 @@ def packed(batch: Batch) -> Layout:
 
 
 def shared(batch: Batch) -> Layout:
-    """Write all rows in one line, and a common beginning once. There is no padding, and only `BY_ROWS` can read it.
+    """Write all rows in one line, without padding, and each common beginning once; only `BY_ROWS` can read it.
 
     A row shares the tokens that it has in common with the row before it, so rows should be in lexicographic order.
     """

@@ -183,7 +183,7 @@ class WholeCheckpoints(ModelUploads):
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write our model card as README.md, in place of TRL's; a card that cannot be written does not end the run."""
-        from agent_gym.trainers.export_model import write_card  # which needs what stands here
+        from agent_gym.trainers.export_model import write_card  # export_model imports this module
 
         if self.is_world_process_zero():
             card: Write = lambda folder: write_card(self, self._about(), folder)  # noqa: E731
@@ -311,7 +311,7 @@ class WholeCheckpoints(ModelUploads):
             ) from error
 
     def _keep_weights(self, final: Path, error: Exception) -> str:
-        """Keep the weights of a broken checkpoint if there is no other checkpoint, or if the disk has room.
+        """Keep the weights of a broken checkpoint if no other checkpoint exists, or if the disk has room.
 
         Training cannot resume from such weights.
         """

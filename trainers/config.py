@@ -131,7 +131,7 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
         for name, least in _LEAST.items():
             if (value := getattr(self, name)) is not None and value < least:
                 raise ConfigError(f"{name} is {value}; it must be at least {least}")
-        single = self.num_generations == 1  # there are no groups
+        single = self.num_generations == 1  # without groups
         if single and (self.keep_groups < 1.0 or self.keep_variance is not None or self.max_refills):
             raise ConfigError(
                 "keep_groups, keep_variance and max_refills compare episodes of a task: num_generations must be above 1"
@@ -225,7 +225,7 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
 
     @property
     def device(self) -> torch.device:
-        # With several processes accelerate calls it "cpu:0", which torch.load refuses when a run is resumed.
+        # With several ranks accelerate calls it "cpu:0", which torch.load refuses when a run is resumed.
         device = super().device
         return torch.device("cpu") if device.type == "cpu" else device
 

@@ -37,7 +37,7 @@ def no_gather(mine: Any) -> list[Any]:
 
 @dataclass(slots=True)
 class Experience:
-    """N finished episodes. A failed episode has no reward, which differs from 0; it is left out, so there is no NaN."""
+    """N finished episodes. A failed episode has no reward, not even 0; it is left out, so NaN does not occur."""
 
     outcome: torch.Tensor  # (N, K) reward of each step without its process rewards, 0 in padding
     process: torch.Tensor  # (N, K) process reward of each step, already normalised, 0 in padding

@@ -1,6 +1,6 @@
 """The engine that samples the rollouts, in this process or in another one, and the weights that it gets.
 
-An engine takes full tensors under the names of the checkpoint, for all adapters and shards of the trainer.
+An engine takes full tensors under the names of the checkpoint, whether or not the trainer has adapters or shards.
 """
 
 from __future__ import annotations

@@ -401,7 +401,7 @@ class AgentGRPOTrainer(RowTrainer):
 
 
 def _settings(trainer: type[AgentGRPOTrainer], model: Any, args: Any, given: Mapping[str, Any]) -> AgentGRPOConfig:
-    """Return the settings of a trainer, by default those of its class; `ConfigError` for settings that conflict."""
+    """Return `args`, by default the settings of the trainer's class; `ConfigError` for settings that conflict."""
     for name in INSTEAD.keys() & given.keys():
         raise ConfigError(f"{trainer.__name__} takes no {name}: {INSTEAD[name]}")
     if args is None:

@@ -1,4 +1,4 @@
-"""`Hook`: a feature joins the training step through it, without code in the step itself.
+"""`Hook`: the interface through which a feature joins the training step, without code in the step itself.
 
 A rollout passes through the stages of `AgentGRPOTrainer`:
 
