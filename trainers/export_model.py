@@ -75,8 +75,8 @@ def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool
     """Write the model of a checkpoint to a new or empty folder, and return the folder.
 
     The critic goes to `critic/`, where no loader of the policy looks. Raises `ConfigError` if the folder has content,
-    if a requested part (adapter, critic) or the tokenizer is missing, or if the base model of the adapter cannot be
-    loaded or its adapter cannot be merged.
+    if a requested part (adapter, critic) or the tokenizer is missing, or if the adapter cannot be merged or its base
+    model cannot be loaded.
     """
     if (checkpoint.folder / _SHARES).is_dir():
         with TemporaryDirectory(prefix="agent-gym-") as scratch:
