@@ -1,8 +1,8 @@
-"""From episodes to tensors: what is kept of an episode for training, its share per process, and the layout of a pass.
+"""The tensors of training: the kept parts of an episode, the episodes of each rank, and the layout of a micro-batch.
 
-Every tensor of a batch is (B, T) over the same tokens, padded on the right: the first column is the first token of a
-row, which nothing predicted and nothing is trained on. The loss is a weighted sum over tokens, so that rows may be cut
-into passes anywhere. How the rows of a pass stand in front of the model is its `Layout`:
+Every tensor of a batch is (B, T) over the same tokens, padded on the right. The first column holds the first token of a
+row. No token predicts it, so it is not trained on. The loss is a weighted sum over tokens, so rows may be cut into
+micro-batches anywhere. A `Layout` says how the model reads the rows of a micro-batch:
 
     padded   a a a b b b      packed   a a a b b b a a a c c a a a d d d
              a a a c c .               0 1 2 3 4 5 0 1 2 3 4 0 1 2 3 4 5    position_ids
@@ -11,9 +11,10 @@ into passes anywhere. How the rows of a pass stand in front of the model is its 
     shared   a a a b b b c c d d d
              0 1 2 3 4 5 3 4 3 4 5    position_ids
 
-Rows of a group begin with the same tokens: the task, the tools, the system prompt, and turns that are alike. A model
-computes a token from what stands before it, so that one copy of them serves all rows. Only attention takes the rows
-apart again (`BY_ROWS`). The gradient of a token is the sum over its rows, and the loss that of padded rows.
+The rows of a group begin with the same tokens: the task, the tools, the system prompt, and the turns that are alike. A
+model computes a token from the tokens before it, so one copy of a common beginning serves all rows. Only attention
+separates the rows again (`BY_ROWS`). The gradient of a token is the sum over its rows, and the loss is that of padded
+rows.
 """
 
 from __future__ import annotations
@@ -39,21 +40,21 @@ from agent_gym.rollout import Episode, EpisodeSpec, Row
 from agent_gym.transcript import check_tiling, kind_of
 
 Batch = dict[str, Any]
-"""Tensors with a first dimension of rows, and, where images are shown, `RowImages`."""
+"""Tensors whose first dimension is rows, and `RowImages` where the environment shows images."""
 
 NOT_SAMPLED = -1
-"""The step of a token that the policy did not sample: the environment wrote it."""
+"""The step of a token that the environment wrote, and the policy did not sample."""
 
 
 BY_ROWS = "rows"
-"""Name of the attention of a model that reads `shared` rows; any other input it reads as `sdpa` does."""
+"""The name of the attention with which a model reads `shared` rows; it reads any other input as `sdpa` does."""
 
 
 class RowImages:
     """The images of each row of a batch, selected with their rows.
 
-    A model wants the pixels of all images behind each other, with no sign of where a row ends. So they are put together
-    only for a forward pass, when it is settled which rows it has.
+    A model takes the pixels of all images in one sequence, without a mark at the end of a row. The images are therefore
+    joined only for a forward pass, when its rows are known.
     """
 
     ndim = 1
@@ -66,21 +67,21 @@ class RowImages:
 
     @property
     def flat(self) -> list[Image]:
-        """All of them, row by row."""
+        """All images, row by row."""
         return [image for row in self.rows for image in row]
 
 
 class TrainingRow(NamedTuple):
-    """A row of T tokens as arrays: a list of Python's numbers takes eight times their memory."""
+    """A row of T tokens as arrays, because a list of Python numbers takes eight times the memory."""
 
     token_ids: np.ndarray  # (T,) int32
     step_of: np.ndarray  # (T,) int32, the step that sampled the token, `NOT_SAMPLED` where the environment wrote it
-    logprobs: np.ndarray  # (T,) float32, under the weights that sampled the token, 0 elsewhere
+    logprobs: np.ndarray  # (T,) float32, under the weights that sampled the token; 0 elsewhere
     images: Sequence[Shown] = ()
 
     @classmethod
     def of(cls, row: Row, stop: int | None = None) -> TrainingRow:
-        """Take a row, or its tokens up to `stop`, which leaves no image half."""
+        """Take a row, or its tokens up to `stop`; an image that ends after `stop` is left out."""
         steps = np.full(len(row.token_ids), NOT_SAMPLED, dtype=np.int32)
         for span in row.spans:
             if kind_of(span.source) == "agent":
@@ -92,25 +93,26 @@ class TrainingRow(NamedTuple):
 
 
 class Hint(NamedTuple):
-    """What a teacher reads in place of the beginning of each row of an episode."""
+    """The tokens that a teacher reads in place of the beginning of each row of an episode."""
 
-    before: tuple[int, ...]  # the ids that the rows begin with
-    after: tuple[int, ...]  # the ids that it reads instead
+    before: tuple[int, ...]  # the ids with which the rows begin
+    after: tuple[int, ...]  # the ids that the teacher reads instead
 
 
 @dataclass(slots=True)
 class TrainingEpisode:
-    """What training needs of a finished episode, small enough to be sent to another process."""
+    """The parts of a finished episode that training needs, small enough to be sent to another rank."""
 
-    number: int  # position in the rollout over all processes, by which they agree on an order
-    group: int  # which episodes answer the same task
-    terminated: bool  # whether the task itself ended
-    rows: list[TrainingRow]  # rows with a token of the policy
-    outcome: list[float]  # (K,) reward of each step without its process terms
+    number: int  # position in the rollout over all ranks; it gives all ranks the same order
+    group: int  # equal for the episodes of one task
+    terminated: bool  # whether the episode ended because its task had ended
+    rows: list[TrainingRow]  # the rows with a token of the policy
+    outcome: list[float]  # (K,) reward of each step without its process rewards
     process: list[float]  # (K,) process reward of each step
-    # (K,) a number for the state in which each step was taken; one of its own for a step without a token of the policy.
+    # (K,) a number for the state in which each step was taken. A step without a token of the policy has a unique
+    # number.
     anchors: list[int]
-    trained: bool = True  # whether its tokens are in the loss; the others count for the credit of their group only
+    trained: bool = True  # whether its tokens are in the loss; other episodes count only for the credit of their group
     greedy: bool = False  # whether it is the greedy episode of its task, a baseline
     source: int = 0  # number of its environment, see `source_number`
     success: bool = False  # whether the task was solved
@@ -118,26 +120,27 @@ class TrainingEpisode:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens over all rows, which is what the episode costs."""
+        """The number of tokens over all rows, which is the cost of the episode."""
         return sum(len(row.token_ids) for row in self.rows)
 
 
 def training_episode(episode: Episode, number: int) -> TrainingEpisode:
-    """Keep what training needs of a finished episode that did not fail.
+    """Keep the parts that training needs of an episode that did not fail.
 
     Raises:
-        EnvFailure: if its spans give the policy a token that it did not sample.
+        EnvFailure: if a span says that the policy wrote a token which it did not sample.
     """
     _check_spans(episode)
-    # What follows the last sampled token of a row is context for nothing.
+    # No trained token follows the last sampled token of a row, so the later tokens are left out.
     stops = [max((s.stop for s in row.spans if kind_of(s.source) == "agent"), default=0) for row in episode.rows]
     kept = [TrainingRow.of(row, stop) for row, stop in zip(episode.rows, stops, strict=True) if stop]
     process = [step.process_reward for step in episode.steps]
     outcome = [step.reward - p for step, p in zip(episode.steps, process, strict=True)]
-    # A step answers the opening or what the environment wrote after the step before it, with the images shown there.
+    # The state of a step is the initial messages, or the text and images that the environment gave after the step
+    # before.
     states = [described(episode.initial_messages)]
     for step, following in itertools.pairwise(episode.steps):
-        if step.kind == "summary":  # which the world does not answer: what it showed last still stands
+        if step.kind == "summary":  # The environment does not answer a summary, so the last state holds.
             states.append(states[-1])
             continue
         row = episode.rows[step.row]
@@ -147,8 +150,8 @@ def training_episode(episode: Episode, number: int) -> TrainingEpisode:
     anchors = [_hash(f"{step.kind}\0{state}") for step, state in zip(episode.steps, states, strict=False)]
     acting = {int(step) for row in kept for step in np.unique(row.step_of) if step != NOT_SAMPLED}
     for k in set(range(len(episode.steps))) - acting:
-        # The environment took this turn. It is no answer to a state, and what it pays on the way before the policy's
-        # first token credits no step of the policy: it is a part of the outcome.
+        # The environment took this turn, and the turn answers no state. A reward before the policy's first token
+        # credits no step of the policy, so it counts as outcome.
         anchors[k] = _hash(f"turn {k} of episode {number}")
         if not any(earlier in acting for earlier in range(k)):
             outcome[k], process[k] = outcome[k] + process[k], 0.0
@@ -182,7 +185,7 @@ def _check_spans(episode: Episode) -> None:
 def source_number(spec: EpisodeSpec) -> int:
     """Number the environment of an episode by its id, its source in a mixture, and the role that the policy plays.
 
-    Sources may differ in arguments alone. Rewards are of one scale within an environment, and only there.
+    Sources may differ only in their arguments. Rewards have one scale within an environment, and only there.
     """
     return _hash("\0".join([spec.env_id, str(spec.source), *filter(None, [spec.role])]))
 
@@ -194,14 +197,15 @@ def _hash(text: str) -> int:
 def balance(lengths: Mapping[int, int], n_shares: int) -> list[list[int]]:
     """Divide episodes into shares of about equal token count, keeping each episode whole.
 
-    The longest first, each to the lightest share (LPT scheduling, R. L. Graham, 1969): every process computes the same.
+    The longest episode goes first, and each goes to the share with the fewest tokens (LPT scheduling, R. L. Graham,
+    1969). Every rank computes the same shares.
 
     Args:
         lengths: tokens of each episode, by its number.
-        n_shares: how many shares.
+        n_shares: the number of shares.
 
     Returns:
-        The numbers of each share, by falling length.
+        The numbers of the episodes of each share, by falling length.
     """
     shares: list[list[int]] = [[] for _ in range(n_shares)]
     loads = [(0, share) for share in range(n_shares)]  # a heap
@@ -222,17 +226,17 @@ def collate(
     """Pad the rows of episodes to one batch.
 
     Args:
-        episodes: the episodes of this process.
-        n_rows: B, more than there are rows. Every process must run the same number of passes, so that missing rows are
-            filled with dummies: two attended tokens, none of them trained. The last row is always one.
-        pad_token_id: fills what is not attended.
-        device: where the tensors go.
-        vision: of a model that reads images.
+        episodes: the episodes of this rank.
+        n_rows: B, larger than the number of rows. Every rank must run the same number of passes, so the missing rows
+            are filled with dummies: two attended tokens, neither of them trained on. The last row is always a dummy.
+        pad_token_id: fills the positions that are not attended to.
+        device: the device of the tensors.
+        vision: the vision part of a model that reads images.
 
     Returns:
         `input_ids`, `attention_mask`, `action_mask` (True where the policy sampled the token), `step_of`,
-        `engine_logps` (B, T), and `episode_of` (B,), the place of the row's episode in `episodes`, -1 for dummies. With
-        `vision` also `read_ids` (B, T), the tokens as the model reads them, and `images`, a `RowImages`.
+        `engine_logps` (B, T), and `episode_of` (B,), the position of the row's episode in `episodes`, -1 for dummies.
+        With `vision` also `read_ids` (B, T), the tokens as the model reads them, and `images`, a `RowImages`.
     """
     dummy = TrainingRow(np.full(2, pad_token_id, np.int32), np.full(2, NOT_SAMPLED, np.int32), np.zeros(2, np.float32))
     owned = [(i, row) for i, episode in enumerate(episodes) for row in episode.rows]
@@ -263,7 +267,7 @@ def collate(
 
 
 def select_rows(batch: Mapping[str, Any], index: torch.Tensor) -> Batch:
-    """Select rows of a batch and drop columns that only padding is left in."""
+    """Select rows of a batch, and drop the columns that then hold only padding."""
     longest = int(batch["attention_mask"][index].sum(1).max())
     return {name: value[index][:, :longest] if value.ndim > 1 else value[index] for name, value in batch.items()}
 
@@ -276,23 +280,24 @@ def micro_batches(
     packed: bool = False,
     order: Sequence[int] | None = None,
 ) -> list[list[int]]:
-    """Divide rows into passes.
+    """Divide rows into micro-batches.
 
     Args:
         lengths: tokens of each row.
-        max_rows: most rows of a pass.
-        max_tokens: most tokens of a pass. A longer row has a pass of its own.
-        packed: whether rows stand one behind the other, so that a pass has no padding.
-        order: keeps rows that stand next to each other in it in one pass, as far as there is room.
+        max_rows: the largest number of rows of a micro-batch.
+        max_tokens: the largest number of tokens of a micro-batch. A longer row has a micro-batch to itself.
+        packed: whether rows are written in one sequence, so that a micro-batch has no padding.
+        order: rows that are neighbours in this order go to the same micro-batch, as far as there is room.
 
     Returns:
-        The positions of the rows of each pass, each row once; without an order the longest rows first.
+        The positions of the rows of each micro-batch, each row once; without an order the longest rows come first.
     """
     passes: list[list[int]] = []
     tokens: list[int] = []
     for row in order or sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        # Packed: the first pass with room ("first fit decreasing", at most 11/9 of the best, D. S. Johnson, 1973).
-        # Else the latest pass: its rows are the closest in length, or those that share most with this one.
+        # Packed rows go to the first micro-batch with room ("first fit decreasing", at most 11/9 of the best, D. S.
+        # Johnson, 1973). Other rows go to the latest micro-batch: its rows are the closest in length, or share the most
+        # tokens with this row.
         open_passes = range(len(passes)) if packed else range(max(0, len(passes) - 1), len(passes))
         for i in open_passes:
             cost = lengths[row] if packed or order else lengths[passes[i][0]]
@@ -308,21 +313,21 @@ def micro_batches(
 
 
 class Layout(NamedTuple):
-    """The rows of a pass as the model reads them."""
+    """The rows of a micro-batch as the model reads them."""
 
-    inputs: dict[str, Any]  # what it is called with, (L, N): padded rows have no position_ids, packed ones no mask
-    place: torch.Tensor  # (B, T) where each token of a row stands among the L * N; anything in padding
+    inputs: dict[str, Any]  # arguments of the model, (L, N): padded rows have no position_ids, packed rows no mask
+    place: torch.Tensor  # (B, T) position of each token of a row among the L * N; undefined in padding
 
 
 def padded(batch: Batch, **inputs: Any) -> Layout:
-    """Write rows below each other; more inputs of the model, such as images, may go with them."""
+    """Write each row in a line; `inputs` are further arguments of the model, such as images."""
     ids = batch["input_ids"]
     place = torch.arange(ids.numel(), device=ids.device).view_as(ids)
     return Layout({"input_ids": ids, "attention_mask": batch["attention_mask"], **inputs}, place)
 
 
 def packed(batch: Batch) -> Layout:
-    """Write rows behind each other. Without a mask, transformers begins attention anew where positions do."""
+    """Write all rows in one line. Without a mask, transformers starts attention anew where the positions start anew."""
     kept = batch["attention_mask"].bool()
     place = (kept.flatten().cumsum(0) - 1).clamp(min=0).view_as(kept)
     positions = (kept.cumsum(1) - 1)[kept][None]
@@ -332,14 +337,14 @@ def packed(batch: Batch) -> Layout:
 
 
 def shared(batch: Batch) -> Layout:
-    """Write what rows begin with once, all behind each other; nothing is padded, and nothing but `BY_ROWS` reads it.
+    """Write all rows in one line, without padding, and each common beginning once; only `BY_ROWS` can read it.
 
-    A row shares what it has in common with the one before it, so that rows should be in lexicographic order.
+    A row shares the tokens that it has in common with the row before it, so rows should be in lexicographic order.
     """
     ids, attended = batch["input_ids"], batch["attention_mask"].bool()
     columns, rows = torch.arange(ids.size(1), device=ids.device), torch.arange(len(ids), device=ids.device)
     alike = (ids[1:] == ids[:-1]) & attended[1:] & attended[:-1]
-    common = pad(alike.long().cumprod(1).sum(1), (1, 0))  # (B,) tokens that are written for a row before
+    common = pad(alike.long().cumprod(1).sum(1), (1, 0))  # (B,) tokens that were written for an earlier row
     written = columns >= common[:, None]
     own = written & attended
     owner = torch.where(written, rows[:, None], 0).cummax(0).values  # the row for which a token is written
@@ -349,7 +354,7 @@ def shared(batch: Batch) -> Layout:
 
 
 def tokens_of(place: torch.Tensor, count: int) -> torch.Tensor:
-    """(count,) the first token of the flattened rows that stands at each place, from the places (B, T) of all."""
+    """Return (count,) the first token of the flattened rows at each place, from the places (B, T) of all tokens."""
     numbers = torch.arange(place.numel(), device=place.device)
     return numbers.new_full((count,), len(numbers)).scatter_reduce(0, place.flatten(), numbers, "amin")
 
@@ -357,10 +362,10 @@ def tokens_of(place: torch.Tensor, count: int) -> torch.Tensor:
 def _by_rows(
     module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **kwargs: Any
 ) -> tuple[torch.Tensor, None]:
-    """Attend as `sdpa`; where the mask is the places (1, 1, B, T) of `shared`, each row to its own tokens.
+    """Attend as `sdpa` does; if the mask is the places (1, 1, B, T) of `shared`, each row attends to its tokens only.
 
-    Keys and values of an opening are copied to its rows here, so that no token meets another row's under a mask. Its
-    queries are computed for each row, and taken from the first.
+    The keys and values of a common beginning are copied to each of its rows here, so no mask has to separate the rows.
+    The queries of a common beginning are computed for each row, and the result of the first row is taken.
     """
     if mask is None or mask.dtype != torch.long:
         return sdpa_attention_forward(module, query, key, value, mask, **kwargs)

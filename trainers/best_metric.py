@@ -1,7 +1,8 @@
-"""The metric by which the best checkpoint is chosen is looked for before the first rollout.
+"""The metric that chooses the best checkpoint is checked before the first rollout.
 
 The settings know the metrics that every evaluation has (common.py). The metrics of an environment, `env/NAME` and
-`reward/TERM`, are known when an episode has ended: the environment's expert and a turn of nonsense play one each.
+`reward/TERM`, are known only when an episode has ended. So the environment's expert plays one episode, and a policy
+that writes only "?" plays another.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _OF_ENV = re.compile(r"(?:^|[_/])((?:env|reward)/.+)$")
 
 
 def check_best_metric(trainer: Any) -> None:
-    """Raise `ConfigError` if a trainer's metric for the best model is one of an environment, and none has it.
+    """Raise `ConfigError` if a trainer's metric for the best model names an environment's metric that none has.
 
-    Nothing is said where an environment has no expert: there the first evaluation tells.
+    An environment without an expert is not checked: there the first evaluation reports the error.
     """
     metric = trainer.args.metric_for_best_model
     named = _OF_ENV.search(metric or "")
@@ -69,7 +70,7 @@ def _names(row: Mapping[str, Any]) -> set[str] | None:
                     found |= {f"reward/{name}" for name in info.get("reward_terms", ())}
                     if terminated or truncated:
                         break
-    except Exception as error:  # of an environment of anybody, which its first rollout reports
+    except Exception as error:  # any error of the environment, which its first rollout reports
         if not isinstance(error, ConfigError):
             warnings.warn(
                 f"the metrics of {row['env_id']} are not known before its first episode: {error}", stacklevel=2

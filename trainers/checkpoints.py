@@ -1,18 +1,18 @@
-"""Checkpoints that are whole or not there, and that describe their model.
+"""Checkpoints that are written whole or not at all, and that describe their model.
 
-A run can end while it writes one: killed, out of time, the disk full. transformers writes into `checkpoint-N` from the
-start and resumes from the highest N, whole or not. Here the files are written aside, in `unfinished`, and the folder
-gets its name when all processes have written their part and all of it is on disk: a rename happens or it does not. So
-does the model at the end. Weights come first, and a file beside them that cannot be written is named and left out
-(saving.py). Old checkpoints go by the number of their step, whatever the clock says.
+A run can end while it writes a checkpoint: it is killed, its time ends, or the disk is full. transformers writes into
+`checkpoint-N` from the start, and resumes from the highest N, whole or not. Here the files are written to the folder
+`unfinished`. The folder gets its name when all ranks have written their part and every file is on disk: a rename is
+atomic. The model at the end is written in the same way. Weights come first; another file that cannot be written is
+named and left out (saving.py). Old checkpoints are removed in the order of their step numbers, and not by the clock.
 
-With FSDP2 each process writes its own share of weights and optimizer (adapters are written whole), so that nothing is
-gathered, and training goes on while they are written. The folder gets its name after the first step at whose
-end all are whole. The next checkpoint waits for that, and so does the end of the run. `agent-gym export model` joins
-the shares. The model that is saved at the end is whole.
+With FSDP2 each rank writes its own share of weights and optimizer (adapters are written whole). Nothing is gathered,
+and training continues while the shares are written. The folder gets its name after the first step at whose end all
+shares are whole. The next checkpoint and the end of the run wait for that. `agent-gym export model` joins the shares.
+The model that is saved at the end is whole.
 
-Each folder that a trainer saves gets `agent_gym.json`, from which `agent-gym export model` writes a model card. It
-holds what decided the training: no paths of the machine, no tokens.
+Each folder that a trainer saves gets `agent_gym.json`, from which `agent-gym export model` writes a model card. The
+file holds the facts that decided the training. It holds no paths of the machine and no access tokens.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ from agent_gym.trainers.saving import (
 from agent_gym.untrusted import NONE, Values, count, read_json
 
 FILE = "agent_gym.json"
-# Settings that a card shows whatever they are; others of these groups and names where they are not the default.
+# Settings of these groups and names are shown on a card where they differ from their defaults; _ALWAYS are shown
+# anyway.
 _DECISIVE = ("episodes", "credit", "selection", "loss", "teacher", "critic")
 _INHERITED = (
     "epsilon_high", "delta", "scale_rewards", "mask_truncated_completions", "entropy_coef", "sync_ref_model",
@@ -82,25 +83,25 @@ _SHAPE = {
     "environments": [{"env_id": str, "env_kwargs": dict, "split": str, "tasks": count}],
     "evaluations?": [{"step": (count, NONE), "tasks?": str, **dict.fromkeys(MEASURED, (int, float))}],
 }  # fmt: skip
-_MARKS = (f"{PREFIX_CHECKPOINT_DIR}-*", "trajectories/*.jsonl", "*.safetensors")  # what a run leaves
+_MARKS = (f"{PREFIX_CHECKPOINT_DIR}-*", "trajectories/*.jsonl", "*.safetensors")  # files that a run leaves
 
 
 class WholeCheckpoints(ModelUploads):
-    """A trainer that shows a checkpoint only when it is complete. The output folder is one for all processes."""
+    """A trainer that shows a checkpoint only when it is complete. All ranks share one output folder."""
 
     args: Any
     lr_scheduler: Any
     processing_class: Any
     _writing = False
     _weights_written = False  # of the checkpoint that is being written
-    _unnamed: Path | None = None  # the name of a checkpoint that is being written
-    _aside = ""  # where files are that have no name yet: a folder of the first process, for all of them
+    _unnamed: Path | None = None  # the name that the checkpoint being written will get
+    _aside = ""  # the folder for files without their final name, chosen by the first rank for all ranks
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train.
 
-        Raises `ConfigError` if the folder has another run, or cannot take what a checkpoint holds; `RolloutError` if a
-        process is lost.
+        Raises `ConfigError` if the folder holds another run, or cannot take the files of a checkpoint; `RolloutError`
+        if a rank is lost.
         """
         if not args and "resume_from_checkpoint" not in kwargs:
             kwargs["resume_from_checkpoint"] = resume_point(self.args)
@@ -115,8 +116,8 @@ class WholeCheckpoints(ModelUploads):
                     rehearse(self, self._files())
                     check_best_metric(self)
             if self.is_fsdp_enabled and is_peft_model(self.model):
-                # Adapters are small, and of a model with them transformers writes no share but theirs: the critic has
-                # none.
+                # Adapters are small. For a model with adapters transformers writes a share of the adapters only,
+                # without the critic.
                 plugin = self.accelerator.state.fsdp_plugin
                 plugin.state_dict_config = plugin.optim_state_dict_config = None
                 plugin.set_state_dict_type("FULL_STATE_DICT")
@@ -128,7 +129,7 @@ class WholeCheckpoints(ModelUploads):
             self._finish_checkpoint()
             return result
         except RuntimeError as error:
-            # Between CPUs the error has no class of its own, but the library's name in its text.
+            # Between CPUs the error has the class RuntimeError, and only its text names the library.
             if not isinstance(error, torch.distributed.DistError) and "gloo" not in str(error):
                 raise
             way = resume_hint(self.args.output_dir)
@@ -145,7 +146,7 @@ class WholeCheckpoints(ModelUploads):
             resume_schedule(self.lr_scheduler, rates)
 
     def _files(self) -> dict[str, Write]:
-        """Return what a saved folder has beside the weights, by the names of files."""
+        """Return the writers of all files of a saved folder but the weights, by the names of the files."""
         model = self.accelerator.unwrap_model(self.model)
         return files_of(model, self.processing_class, public_arguments(self.args))
 
@@ -153,14 +154,14 @@ class WholeCheckpoints(ModelUploads):
         write_weights(self.accelerator.unwrap_model(self.model), folder, state_dict)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
-        """Write the model: weights, then all other files, each on its own."""
+        """Write the model: the weights first, then each other file separately."""
         folder = Path(self.args.output_dir if output_dir is None else output_dir)
         if self._writing:
             return self._write_model(folder, state_dict)
         aside = folder / aside_name() / "model"
         try:
             shutil.rmtree(aside, ignore_errors=True)
-            clear_aside(folder)  # what a run that was killed while it wrote this model has left
+            clear_aside(folder)  # a run that was killed while it wrote this model left files
             self._write_model(aside, state_dict)
             settle(aside)
             move_into(folder, aside)
@@ -181,19 +182,19 @@ class WholeCheckpoints(ModelUploads):
         write_beside(folder, self._files())
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write our card as README.md, in place of TRL's; a card that cannot be written ends no run."""
-        from agent_gym.trainers.export_model import write_card  # which needs what stands here
+        """Write our model card as README.md, in place of TRL's; a card that cannot be written does not end the run."""
+        from agent_gym.trainers.export_model import write_card  # export_model imports this module
 
         if self.is_world_process_zero():
             card: Write = lambda folder: write_card(self, self._about(), folder)  # noqa: E731
             write_beside(Path(self.args.output_dir), {"README.md": card})
 
     def _about(self) -> dict[str, Any]:
-        """Return what the card says of the run."""
+        """Return the facts of the run that the card states."""
         return provenance(self)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model whole; in a checkpoint of FSDP2, whose weights are in shares, all but the weights."""
+        """Save the whole model; in a checkpoint of FSDP2, whose weights are in shares, save all other files."""
         if not self._in_shares:
             return super().save_model(output_dir, _internal_call)
         folder = self.args.output_dir if output_dir is None else output_dir
@@ -230,10 +231,10 @@ class WholeCheckpoints(ModelUploads):
         final = folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         written = folder / self._aside / final.name
         self.state.best_model_checkpoint = best_here(self.state.best_model_checkpoint, folder)
-        if self.args.should_save:  # what a run that was killed has left
+        if self.args.should_save:  # a run that was killed may have left files
             clear_aside(folder, self._aside)
         self.accelerator.wait_for_everyone()
-        # The hub gets the checkpoint under its name, and not the folder that is about to be renamed.
+        # The hub gets the checkpoint under its final name, and not the folder that is about to be renamed.
         pushes, self.args.push_to_hub = self.args.push_to_hub, False
         self._writing, self._weights_written = True, False
         try:
@@ -252,7 +253,7 @@ class WholeCheckpoints(ModelUploads):
             self._finish_checkpoint()
 
     def _finish_checkpoint(self) -> None:
-        """Wait until the last checkpoint is whole, and give it its name; raises `RolloutError` if it cannot be."""
+        """Wait until the last checkpoint is whole, and give it its name; raises `RolloutError` if that fails."""
         final, self._unnamed = self._unnamed, None
         if final is None:
             return
@@ -267,7 +268,7 @@ class WholeCheckpoints(ModelUploads):
             self._push_from_checkpoint(str(final))
 
     def _give_name(self, final: Path) -> None:
-        """Give a checkpoint that is whole its name, and remove old ones."""
+        """Give a whole checkpoint its name, and remove old checkpoints."""
         written = final.parent / self._aside / final.name
         replaced = written.with_name(f"replaced-{final.name}")
         try:
@@ -293,13 +294,13 @@ class WholeCheckpoints(ModelUploads):
 
     @contextmanager
     def _reported(self, final: Path) -> Iterator[None]:
-        """Write in all processes, or fail in all of them with an error that names the checkpoint and the room left."""
+        """Write on all ranks, or fail on all of them with an error that names the checkpoint and the free room."""
         try:
             with barrier_on_error():
                 yield
-        except Exception as error:  # a full disk is an OSError, a RuntimeError or a SafetensorError, by who writes
+        except Exception as error:  # a full disk is an OSError, RuntimeError or SafetensorError, by its writer
             folder = final.parent
-            # Not all of them name the cause: torch's only counts bytes.
+            # Not every error names the cause: the error of torch only counts bytes.
             free = shutil.disk_usage(folder).free // 2**20 if folder.is_dir() else 0
             kept = self._keep_weights(final, error) if self.args.should_save else ""
             if self.args.should_save:
@@ -310,13 +311,16 @@ class WholeCheckpoints(ModelUploads):
             ) from error
 
     def _keep_weights(self, final: Path, error: Exception) -> str:
-        """Keep weights of a checkpoint that cannot be resumed from, where there is no other or the disk has room."""
+        """Keep the weights of a broken checkpoint if no other checkpoint exists, or if the disk has room.
+
+        Training cannot resume from such weights.
+        """
         written, kept = final.parent / self._aside / final.name, final.with_name(f"weights-{self.state.global_step}")
         mistake = isinstance(error, TypeError | ValueError | AttributeError | KeyError | PicklingError)
         if not self._weights_written or not written.is_dir() or kept.exists():
             return ""
         if not mistake and get_last_checkpoint(str(final.parent)) is not None:
-            return ""  # the room that they take may be needed to resume
+            return ""  # resuming may need their room
         with suppress(OSError):
             written.rename(kept)
             return f"The model at this step is in {kept}. "
@@ -334,11 +338,11 @@ class WholeCheckpoints(ModelUploads):
 
 
 class ShareWriter:
-    """Writes one checkpoint at a time, by torch's DCP; all processes call its methods at the same points.
+    """Writes one checkpoint at a time with torch's DCP; all ranks call its methods at the same points.
 
-    Training stands still for a copy to the memory of the CPU, which takes as many bytes as the share until it is
-    written: for AdamW in float32 12 bytes a parameter over the number of processes. The files are those of accelerate,
-    which reads them when a run is resumed, as does export_model.py.
+    Training pauses for a copy to the memory of the CPU. The copy takes as many bytes as the share until the share is
+    written: for AdamW in float32, 12 bytes per parameter divided by the number of ranks. The files have the format of
+    accelerate, which reads them when a run is resumed. export_model.py reads them, too.
     """
 
     def __init__(self) -> None:
@@ -347,11 +351,11 @@ class ShareWriter:
 
     @property
     def busy(self) -> bool:
-        """Whether a checkpoint was begun and not waited for."""
+        """Whether a checkpoint was begun and has not been waited for."""
         return bool(self._writes)
 
     def begin(self, model: Any, optimizer: Any, folder: Path) -> None:
-        """Copy this process's share of weights and optimizer, and begin to write them into a folder."""
+        """Copy this rank's share of weights and optimizer, and begin to write it into a folder."""
         from torch.distributed import checkpoint as dcp
         from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 
@@ -359,7 +363,7 @@ class ShareWriter:
             f"{FSDP_MODEL_NAME}_0": {"model": get_model_state_dict(model)},
             f"{OPTIMIZER_NAME}_0": {"optimizer": get_optimizer_state_dict(model, optimizer)},
         }
-        # Two writes at the same time must not share a group, and the run's own may know GPUs only.
+        # Two writes at the same time must not share a group, and the group of the run may support GPUs only.
         self._groups = self._groups or [torch.distributed.new_group(backend="gloo") for _ in states]
         for group, (name, state) in zip(self._groups, states.items(), strict=True):
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -368,24 +372,24 @@ class ShareWriter:
             self._writes.append(write)
 
     def is_done(self) -> bool:
-        """Whether all processes have written, or failed to."""
+        """Whether all ranks have ended their writes, with success or failure."""
         return all(gather(all(write.done() for write in self._writes)))
 
     def wait(self) -> None:
-        """Wait for the end, and raise in all processes what one has failed with."""
+        """Wait until the writes have ended; if a write failed, raise its error."""
         from torch.distributed.checkpoint import CheckpointException
 
         writes, self._writes = self._writes, []
         failures = [failure for write in writes if (failure := write.exception()) is not None]
         for failure in failures:
-            if isinstance(failure, CheckpointException):  # no `Exception`, and a page of tracebacks
+            if isinstance(failure, CheckpointException):  # not an `Exception`, and its text is a page of tracebacks
                 process, (cause, _) = next(iter(failure.failures.items()))
                 raise RolloutError(f"process {process}: {cause}") from failure
             raise failure
 
 
 class _NameWhenWritten(TrainerCallback):
-    """Looks after each step whether the checkpoint that is being written is whole."""
+    """Checks after each step whether the checkpoint that is being written is whole."""
 
     def __init__(self, trainer: WholeCheckpoints) -> None:
         self._trainer = trainer
@@ -396,7 +400,7 @@ class _NameWhenWritten(TrainerCallback):
 
 
 def refuse_used(output_dir: str | Path, marks: Sequence[str] = _MARKS) -> None:
-    """Raise `ConfigError` if a folder holds files that match one of the patterns, that is, files of another run."""
+    """Raise `ConfigError` if a folder holds a file that matches one of the patterns, which means another run."""
     folder = Path(output_dir)
     found = next((path for mark in marks for path in sorted(folder.glob(mark))), None)
     if found is None:
@@ -406,7 +410,7 @@ def refuse_used(output_dir: str | Path, marks: Sequence[str] = _MARKS) -> None:
 
 
 def resume_point(args: Any) -> str | None:
-    """Return the checkpoint from which settings go on, if any: the one named, or the last for "true" and "auto"."""
+    """Return the checkpoint to resume from, if any: the named one, or the last one for "true" and "auto"."""
     wanted = str(args.resume_from_checkpoint or "false")
     if wanted.lower() == "false":
         return None
@@ -421,20 +425,20 @@ def resume_point(args: Any) -> str | None:
 
 
 def resume_hint(output_dir: str | Path) -> str:
-    """Return the sentence that names what a run in a folder can be resumed from."""
+    """Return the sentence that names the checkpoint from which a run in a folder can be resumed."""
     last = get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
     return f"Resume from {last} with --resume_from_checkpoint true" if last else "There is no checkpoint yet"
 
 
 def write_provenance(trainer: Any, folder: Path) -> None:
-    """Write `agent_gym.json` into a folder: what trained the model in it, on what, and how well it did."""
+    """Write `agent_gym.json` into a folder: the training of its model, the tasks, and the results."""
     Path(folder, FILE).write_text(
         json.dumps(public(provenance(trainer)), indent=2, default=str) + "\n", encoding="utf-8"
     )
 
 
 def provenance(trainer: Any) -> dict[str, Any]:
-    """Return what trains a model, on what, and how well it did."""
+    """Return the facts of a training: its settings, its tasks, and its results."""
     args, state, data = trainer.args, trainer.state, trainer.train_dataset
     sources = Counter(zip(data["env_id"], data["env_kwargs"], data["split"], strict=True))
     changed = [
@@ -454,14 +458,14 @@ def provenance(trainer: Any) -> dict[str, Any]:
 
 
 def _evaluations(entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Read the evaluations of an entry of the log: of one set, or of several, each of which has a name."""
+    """Yield the evaluations of an entry of the log: of one set, or of several named sets."""
     for found in filter(None, (re.fullmatch("eval_(?:([^/]+)_)?success_low", name) for name in entry)):
         start, tasks = found[0].removesuffix("success_low"), {"tasks": found[1]} if found[1] else {}
         yield {"step": entry.get("step"), **tasks, **{name: entry.get(f"{start}{name}") for name in MEASURED}}
 
 
 def run_facts(trainer: Any, environments: Sequence[Mapping[str, Any]], settings: Sequence[str]) -> dict[str, Any]:
-    """Return what any trainer's run is known by: its model, the tasks, some settings, its step, the versions."""
+    """Return the facts that identify any trainer's run: its model, tasks, some settings, step, and versions."""
     named = {name: getattr(trainer.args, name) for name in settings}
     if named.get("teacher"):
         named["teacher"] = _public(named["teacher"])
@@ -476,7 +480,7 @@ def run_facts(trainer: Any, environments: Sequence[Mapping[str, Any]], settings:
 
 
 def _public(model: str) -> str:
-    """Return the name of a model without where it is: the last part of a folder, of a server nothing."""
+    """Return the name of a model without its location: the last part of a folder, and "a server" for an address."""
     if model.startswith(("http://", "https://")):
         return "a server"
     return os.path.basename(model.rstrip("/")) if os.path.isdir(model) else model

@@ -1,6 +1,6 @@
-"""Settings of transformers that all training commands share, where a wrong one would end a run late or do nothing.
+"""Checks of the settings of transformers that all training commands share: a wrong one would fail late or do nothing.
 
-What has no place in a trainer at all is listed by that trainer (config.py, `UNUSED_BY_SFT`).
+Each trainer lists the settings that it does not support (config.py, `UNUSED_BY_SFT`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MEANS = ("episode/success", "episode/turns", "episode/tokens", "episode/truncat
 _TIMES = ("runtime", "samples_per_second", "steps_per_second")
 _FAMILIES = ("reward/", "env/", "tool/")
 METRICS = (*_COUNTED, *_MEANS, *_TIMES)
-"""The metrics that every evaluation has; besides, each has those of its environment, under `_FAMILIES`."""
+"""The metrics that every evaluation has. Each evaluation also has the metrics of its environment, under `_FAMILIES`."""
 
 UNUSED_BY_SFT = {
     **dict.fromkeys(
@@ -33,11 +33,11 @@ UNUSED_BY_SFT = {
     ),
     "do_predict": "a training command only trains",
 }
-"""TRL's settings that may only have TRL's default in `train_sft`, and why."""
+"""The settings of TRL that must keep TRL's default in `train_sft`, and the reasons."""
 
 
 def check_precision(args: Any) -> None:
-    """Raise `ConfigError` for fp16 where it changes nothing: without a GPU."""
+    """Raise `ConfigError` for fp16 without a GPU, where it changes nothing."""
     if args.fp16 and (args.use_cpu or not torch.cuda.is_available()):
         raise ConfigError("fp16 is True, and a CPU computes in it as in float32: leave it out, or take bf16")
 
@@ -53,7 +53,7 @@ def check_warmup(args: Any) -> None:
 
 
 def choose_metric(args: Any) -> None:
-    """Let the best checkpoint be that of the most success, unless the settings say otherwise.
+    """Choose the best checkpoint by success, unless the settings name another metric.
 
     Raises:
         ConfigError: for a metric that no evaluation has, such as transformers' default, the loss.
@@ -66,7 +66,7 @@ def choose_metric(args: Any) -> None:
             return
         args.metric_for_best_model = "eval_success"
     name = args.metric_for_best_model.removeprefix("eval_")
-    # Of one set of several, and of one environment of several: the name of the set or environment stands in front.
+    # With several sets or environments, the name of the set or environment precedes that of the metric.
     inner = name if name in METRICS else next((one for one in METRICS if name.endswith((f"_{one}", f"/{one}"))), "")
     if not inner and not re.search(rf"(^|[_/])({'|'.join(_FAMILIES)})", name):
         raise ConfigError(
@@ -81,9 +81,10 @@ def choose_metric(args: Any) -> None:
 
 
 def with_metric(metric: str, found: Mapping[str, float], *, first: bool) -> dict[str, float]:
-    """Return an evaluation's metrics with the one by which the best checkpoint is chosen.
+    """Return an evaluation's metrics, with the metric by which the best checkpoint is chosen.
 
-    A number that no episode had is 0, such as the calls of a tool; in the `first` evaluation it may be a wrong name.
+    A metric that no episode had, such as the calls of a tool, is 0. In the `first` evaluation a missing metric may be a
+    wrong name.
 
     Raises:
         ConfigError: if the first evaluation lacks the metric.

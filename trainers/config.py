@@ -1,7 +1,7 @@
-"""The settings of the agent trainers: TRL's own, plus what multi-turn episodes need (settings.py).
+"""The settings of the agent trainers: TRL's settings, and the settings of multi-turn episodes (settings.py).
 
-TRL's names keep their meaning where they apply (`num_generations`, `temperature`, `use_vllm`, `scale_rewards`, ...).
-Fields of `GRPOConfig` that describe something this trainer does differently are checked here and not silently ignored.
+TRL's names keep their meaning where they apply (`num_generations`, `temperature`, `use_vllm`, `scale_rewards`, ...). A
+field of `GRPOConfig` that does not apply to this trainer is refused, and not silently ignored.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _BY_REASON = {
     "A training command only trains, and evaluates by eval_strategy": "do_predict",
 }
 FIXED = {name: reason for reason, names in _BY_REASON.items() for name in names.split()}
-"""Settings of TRL and transformers that may only have TRL's default here, and why."""
+"""The settings of TRL and transformers that must keep TRL's default here, and the reasons."""
 
 # Settings whose default has several spellings.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -88,7 +88,7 @@ _LEAST = {
     **dict.fromkeys(("gradient_accumulation_steps", "steps_per_generation", "generation_batch_size"), 1),
     **dict.fromkeys(("beta", "epsilon", "epsilon_high", "learning_rate", "seed"), 0),
 }
-"""The least values of TRL's settings that neither TRL nor transformers checks before a run is under way."""
+"""The least values of the settings that neither TRL nor transformers checks before a run has started."""
 
 INSTEAD = {
     "reward_funcs": (
@@ -100,11 +100,11 @@ INSTEAD = {
     "columns": "they are an argument of the environment: env_kwargs={'columns': {'question': ..., 'answer': ...}}",
     "rollout_func": "the environment answers the policy, and policy= takes what samples",
 }
-"""Arguments of TRL's trainer that have no place here, and what has."""
+"""The arguments of TRL's trainer that this trainer does not take, and their replacements."""
 
 
 class _OneEpisode(int):
-    """The number 1 for TRL, which refuses groups of fewer than 2: it knows only estimators that compare."""
+    """The number 1 for TRL, which refuses groups of fewer than 2 because all its estimators compare episodes."""
 
     def __lt__(self, other: int) -> bool:
         return False
@@ -123,13 +123,13 @@ def follow_new_words(args: Any) -> None:
 
 @dataclass
 class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choices, where TRL takes any text
-    """Settings of `AgentGRPOTrainer`: what `trl.GRPOConfig` and `AgentSettings` have.
+    """Settings of `AgentGRPOTrainer`: the fields of `trl.GRPOConfig` and of `AgentSettings`.
 
-    `per_device_train_batch_size` counts episodes. Turns and episodes have budgets of their own instead of
+    `per_device_train_batch_size` counts episodes. Turns and episodes have separate budgets, in place of
     `max_completion_length`. Raises `ConfigError` for settings that contradict each other or this trainer.
     """
 
-    # It saves memory for a third more work. A CPU lacks speed sooner than memory.
+    # Checkpointing saves memory and adds a third more computation. On a CPU speed is scarcer than memory.
     gradient_checkpointing: bool = field(
         default_factory=torch.cuda.is_available,
         metadata={"help": GRPOConfig.__dataclass_fields__["gradient_checkpointing"].metadata["help"]},
@@ -143,7 +143,7 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
         for name, least in _LEAST.items():
             if (value := getattr(self, name)) is not None and value < least:
                 raise ConfigError(f"{name} is {value}; it must be at least {least}")
-        single = self.num_generations == 1  # there are no groups
+        single = self.num_generations == 1  # without groups
         if single and (self.keep_groups < 1.0 or self.keep_variance is not None or self.max_refills):
             raise ConfigError(
                 "keep_groups, keep_variance and max_refills compare episodes of a task: num_generations must be above 1"
@@ -157,11 +157,11 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
         choose_metric(self)
         if single:
             self.num_generations = _OneEpisode(1)
-        # TRL wants it to divide by the attempts of an evaluation, which is played otherwise here.
+        # TRL requires a multiple of the attempts of an evaluation, which this trainer plays in another way.
         evaluated, self.per_device_eval_batch_size = self.per_device_eval_batch_size, self.num_generations_eval or 8
         try:
             super().__post_init__()
-        except ValueError as error:  # the user can correct what TRL and transformers find wrong
+        except ValueError as error:  # the user can correct a setting that TRL or transformers refuses
             raise ConfigError(str(error)) from error
         self.per_device_eval_batch_size = evaluated
         if self.do_eval and self.eval_strategy == "no":
@@ -199,7 +199,7 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
         if self.delta is not None and self.delta <= 1.0 + (self.epsilon_high or self.epsilon):
             raise ConfigError(f"delta is {self.delta}; the dual clip must lie above 1 + epsilon_high, for example 3.0")
         self._check_layout()
-        # It is checked now and not after the model is loaded.
+        # The budget is checked before the model is loaded.
         tighten(self.budget, make_context(self.context))
 
     def _check_layout(self) -> None:
@@ -216,7 +216,7 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
             )
 
     def check_staleness(self) -> None:
-        """Raise `ConfigError` for a staleness that allows nothing, or settings that do not go with it."""
+        """Raise `ConfigError` for a staleness that allows nothing, or for settings that exclude staleness."""
         if self.max_staleness == 0:
             return
         if not self.stale_rollouts:
@@ -237,7 +237,7 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
 
     @property
     def device(self) -> torch.device:
-        # With several processes accelerate calls it "cpu:0", which torch.load refuses when a run is resumed.
+        # With several ranks accelerate calls it "cpu:0", which torch.load refuses when a run is resumed.
         device = super().device
         return torch.device("cpu") if device.type == "cpu" else device
 
@@ -247,29 +247,29 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
 
     @property
     def weights_folder(self) -> str | None:
-        """The folder of weights for servers on other machines, by files; None where memory or a broadcast will do."""
+        """The folder of weight files for servers on other machines; None where memory or a broadcast suffices."""
         hosts = {urlsplit(url).hostname for url in self.server_urls}
         away = hosts - {"localhost", "127.0.0.1", "::1", platform.node()}
         return str(self.output_dir) if away and self.weights_transfer == "files" else None
 
     @property
     def batch_tasks(self) -> int:
-        """Tasks of one rollout, over all processes."""
+        """Tasks of one rollout, over all ranks."""
         return cast(int, self.generation_batch_size) // cast(int, self.num_generations)
 
     @property
     def rollout_tokens(self) -> int:
-        """Episodes of one rollout, over all processes, x tokens of one context: what `constant` divides the loss by."""
+        """Episodes of one rollout, over all ranks, x tokens of one context: `constant` divides the loss by it."""
         return cast(int, self.generation_batch_size) * self.max_episode_tokens
 
     @property
     def rollout_steps(self) -> float:
-        """Optimizer steps on one rollout; below 1 where several rollouts make a step."""
+        """Optimizer steps on one rollout; below 1 where one step takes several rollouts."""
         return cast(int, self.steps_per_generation) * self.num_iterations / self.gradient_accumulation_steps
 
     @property
     def stale_rollouts(self) -> int:
-        """How many rollouts of updates `max_staleness` has room for."""
+        """The number of rollouts whose updates fit in `max_staleness`."""
         return math.floor(self.max_staleness / self.rollout_steps + 1e-9)
 
     @property
@@ -282,7 +282,7 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
 
     @property
     def policy_loss(self) -> str:
-        """The loss of a token: that of the estimator, if it has one of its own, else `loss_type`."""
+        """The loss of a token: the loss that the estimator prescribes, if any, else `loss_type`."""
         return self.estimator.loss or self.loss_type
 
     @property
@@ -299,7 +299,8 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
 
 @dataclass
 class AgentPPOConfig(CriticSettings, AgentGRPOConfig):  # type: ignore[misc]
-    """Settings of `AgentPPOTrainer`: everything `AgentGRPOConfig` has, and `CriticSettings`.
+    """Settings of `AgentPPOTrainer`: all fields of `AgentGRPOConfig` and of `CriticSettings`.
 
-    TRL's `num_iterations` are PPO's epochs, `steps_per_generation` / `gradient_accumulation_steps` its minibatches.
+    TRL's `num_iterations` is the number of PPO's epochs, and `steps_per_generation` / `gradient_accumulation_steps`
+    that of its minibatches.
     """

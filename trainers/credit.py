@@ -1,17 +1,17 @@
 """Credit: from the rewards of a rollout to the advantage of each sampled token.
 
-    TrainingEpisode (rewards, flags) + batch (values, KL)  ->  Experience of this process
-      -> a number per step of all processes  ->  process rewards normalised  ->  estimator  ->  this process's rows
+    TrainingEpisode (rewards, flags) + batch (values, KL)  ->  Experience of this rank
+      -> a number per step of all ranks  ->  process rewards normalised  ->  estimator  ->  this rank's rows
 
-Episodes are compared with episodes of other processes, of which a number per step is enough: every process computes
-this for all of them, so that it cannot depend on which process holds what. An estimator that reads single tokens gets
-those of its process, and the `Moments` of all. An estimator sees an `Experience`, without rows, padding and the
-environment's tokens. The tokens of an episode stand in the order of sampling, over however many rows its context was
-spread.
+Episodes are compared with episodes of other ranks, for which a number per step is enough. Every rank computes the
+comparison for all episodes, so the result does not depend on how episodes are shared. An estimator that reads single
+tokens gets the tokens of its rank, and the moments of all ranks. An estimator reads an `Experience`, which leaves out
+the rows, their padding, and the tokens of the environment. The tokens of an episode are in the order of sampling, even
+if its context was rewritten and it has several rows.
 
 Shapes: N episodes, K steps of the longest, L sampled tokens of the longest; (B, T) is a batch of rows. The tensors of
-an `Experience` are padded on the right, live on the CPU and are float64: they are small, and a recursion over thousands
-of tokens adds up its rounding errors.
+an `Experience` are padded on the right, are on the CPU, and are float64: they are small, and a recursion over thousands
+of tokens accumulates rounding errors.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ Field = TypeVar("Field")
 
 
 def no_gather(mine: Any) -> list[Any]:
-    """Return what each process gives, where there is one."""
+    """Gather a value from all ranks where there is only one rank."""
     return [mine]
 
 
 @dataclass(slots=True)
 class Experience:
-    """N finished episodes. Failed ones have no reward, which is not 0: they never get here, and there is no NaN."""
+    """N finished episodes. A failed episode has no reward, not even 0; it is left out, so NaN does not occur."""
 
-    outcome: torch.Tensor  # (N, K) reward of each step without its process terms, 0 in padding
+    outcome: torch.Tensor  # (N, K) reward of each step without its process rewards, 0 in padding
     process: torch.Tensor  # (N, K) process reward of each step, already normalised, 0 in padding
-    penalty: torch.Tensor  # (N, L) reward per token, here the KL penalty where that is part of the reward; else 0
+    penalty: torch.Tensor  # (N, L) reward per token: the KL penalty where it is part of the reward, else 0
     step_mask: torch.Tensor  # (N, K) True where there is a step
     token_mask: torch.Tensor  # (N, L) True where there is a token
     step_of: torch.Tensor  # (N, L) index of the step that sampled the token, rising along L; 0 in padding
-    terminated: torch.Tensor  # (N,) True where the task itself ended; False where we stopped the episode
-    groups: torch.Tensor  # (N,) which episodes answer the same task
+    terminated: torch.Tensor  # (N,) True where the task itself ended; False where a limit truncated the episode
+    groups: torch.Tensor  # (N,) equal for the episodes of one task
     values: torch.Tensor | None = None  # (N, L) critic's value of the state before each token, None without a critic
-    # (N, K) number of the state in which each step was taken; equal numbers are equal states (GiGPO).
+    # (N, K) number of the state in which each step was taken; equal states have equal numbers (GiGPO).
     anchors: torch.Tensor | None = None
     baselines: torch.Tensor | None = None  # (N,) return of a greedy episode of the same task (ReMax), None without one
-    # (N,) number of each episode's environment, None where there is one: what is scaled by the batch is scaled by the
+    # (N,) number of each episode's environment, None if there is only one. A scale over the batch is a scale over the
     # episodes of the same environment.
     sources: torch.Tensor | None = None
     successes: torch.Tensor | None = None  # (N,) True where the episode solved its task (RAFT)
-    # What episodes of each source earned so far, by its number as a text, as JSON has keys; `rae` updates it.
+    # The mean return of each source so far, by its number as a text, because JSON keys are texts; `rae` updates it.
     running_means: dict[str, float] | None = None
 
-    # Returns what each process gives; for what an estimator has to know of tokens of other processes.
+    # Returns the values of all ranks, for an estimator that needs facts about the tokens of other ranks.
     gather: Callable[[Any], list[Any]] = no_gather
 
     def __post_init__(self) -> None:
@@ -68,20 +68,20 @@ class Experience:
 
     @property
     def episode_returns(self) -> torch.Tensor:
-        """(N,) what each episode earned, its process rewards left out."""
+        """(N,) return of each episode, without its process rewards."""
         return (self.outcome + self._sum_to_steps(self.penalty)).sum(1)
 
     @property
     def step_rewards(self) -> torch.Tensor:
-        """(N, K) all that a step earned."""
+        """(N, K) all rewards of each step."""
         return self.outcome + self.process + self._sum_to_steps(self.penalty)
 
     @property
     def token_rewards(self) -> torch.Tensor:
-        """(N, L) the same per token: what a step earned stands on its last token.
+        """(N, L) the same rewards per token: the reward of a step is at its last token.
 
-        A reward on a masked token would vanish. So the reward of a step without tokens goes to the last token before
-        it, or to the first one if there is none before.
+        A reward at a masked token would be lost. So the reward of a step without tokens goes to the last token before
+        it, or to the first token if none is before it.
         """
         # (N, K) number of tokens sampled up to the end of each step.
         ends = torch.zeros_like(self.outcome).scatter_add(1, self.step_of, self.token_mask.double()).cumsum(1).long()
@@ -98,7 +98,7 @@ class Experience:
 
     @property
     def acting_rewards(self) -> torch.Tensor:
-        """(N, K) `token_rewards` summed over each step: 0 at steps without tokens, whose reward went to a neighbour."""
+        """(N, K) `token_rewards` summed over each step; 0 at steps without tokens, whose reward a neighbour has."""
         return self._sum_to_steps(self.token_rewards)
 
     @property
@@ -113,7 +113,7 @@ class Experience:
         return self.token_mask & (self.step_of != pad(following, (0, 1), value=-1))
 
     def by_steps(self) -> Experience:
-        """Leave a single token of each step that has any, which is all that comparisons of episodes and steps read."""
+        """Keep one token of each step that has tokens: comparisons of episodes and of steps read nothing else."""
         steps = torch.arange(self.outcome.size(1)).expand(self.outcome.shape)
         penalty = self._sum_to_steps(self.penalty)
         return replace(self, penalty=penalty, token_mask=self.acting_steps, step_of=steps, values=None)
@@ -127,7 +127,7 @@ class Experience:
         return self._sum_to_steps(per_token * self.first_token_mask)
 
     def _sum_to_steps(self, per_token: torch.Tensor) -> torch.Tensor:
-        """(N, L) to (N, K), padding left out."""
+        """Sum tokens to steps: (N, L) to (N, K), without padding."""
         return torch.zeros_like(self.outcome).scatter_add(1, self.step_of, per_token * self.token_mask)
 
 
@@ -143,9 +143,9 @@ def required(tensor: Field | None, name: str) -> Field:
 
 @dataclass(slots=True)
 class Estimate:
-    """What an estimator returns: (N, L) advantages, 0 in padding.
+    """The result of an estimator: (N, L) advantages, 0 in padding.
 
-    With a critic also (N, L) its targets, `returns`, and where its values are trained, `value_mask`.
+    With a critic also (N, L) `returns`, the targets of its values, and `value_mask`, True where the values are trained.
     """
 
     advantages: torch.Tensor
@@ -155,26 +155,26 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """The settings of the estimators; each reads those that concern it."""
+    """The settings of the estimators; each estimator reads some of them."""
 
     gamma: float = 1.0  # discount per token
     lam: float = 1.0  # lambda of the GAE over tokens
     step_gamma: float = 1.0  # discount per step
     step_lam: float = 1.0  # lambda of the GAE over steps
     scale: str = "group"  # `grpo` and `gigpo` divide by the standard deviation of the "group", the "batch", or "none"
-    # Whether the estimators with a critic and the two of REINFORCE++ bring their advantages to mean 0 and deviation 1
+    # Whether the estimators with a critic and the two of REINFORCE++ whiten their advantages: to mean 0 and deviation 1
     # over the batch. In a mixture the batch is the episodes of the same environment, here and in `scale`.
     whiten: bool = True
 
 
 class Timeline:
-    """The sampled tokens of N episodes, in the order in which they were sampled: the bridge between rows and episodes.
+    """The sampled tokens of N episodes in the order of sampling, as a map between rows and episodes.
 
-    `read` goes from rows (B, T), as `collate` makes them, to the policy's own tokens (N, L), and `write` back.
+    `read` maps rows (B, T), as `collate` makes them, to the sampled tokens (N, L), and `write` maps them back.
     """
 
     def __init__(self, batch: Batch, n_episodes: int) -> None:
-        # By episode, then by step; the tokens of a step stand in one row, in order.
+        # By episode, then by step; all tokens of a step are in one row, in order.
         mask, owner = batch["action_mask"].cpu(), batch["episode_of"].cpu()
         self._shape = mask.shape
         rows, columns = mask.nonzero(as_tuple=True)
@@ -192,12 +192,12 @@ class Timeline:
         self._position[episodes, place] = rows * self._shape[1] + columns
 
     def read(self, per_position: torch.Tensor) -> torch.Tensor:
-        """(B, T) numbers of a batch to (N, L) float64 numbers of its sampled tokens, 0 in padding."""
+        """Map (B, T) numbers of a batch to (N, L) float64 numbers of its sampled tokens, 0 in padding."""
         numbers = per_position.detach().to("cpu", torch.float64).reshape(-1)[self._position]
         return torch.where(self.mask, numbers, 0.0)
 
     def write(self, per_token: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """(N, L) numbers of sampled tokens to (B, T) numbers of a batch, 0 or False on all other tokens."""
+        """Map (N, L) numbers of sampled tokens to (B, T) numbers of a batch, 0 or False at all other tokens."""
         laid = torch.zeros(self._shape.numel(), dtype=per_token.dtype)
         laid[self._position[self.mask]] = per_token[self.mask]
         laid = laid.view(self._shape).to(device)
@@ -205,7 +205,7 @@ class Timeline:
 
 
 def experience(episodes: Sequence[TrainingEpisode], timeline: Timeline, **known: torch.Tensor | None) -> Experience:
-    """Collect the N episodes of this process, and what is `known` of their tokens: penalty, values."""
+    """Collect the N episodes of this rank, and the `known` numbers of their tokens: penalty, values."""
     width = max((len(episode.outcome) for episode in episodes), default=0)
 
     def stack(columns: Sequence[Sequence[float]], dtype: torch.dtype) -> torch.Tensor:
@@ -228,21 +228,21 @@ def experience(episodes: Sequence[TrainingEpisode], timeline: Timeline, **known:
 
 
 def merge(parts: Sequence[tuple[Sequence[int], Experience]]) -> tuple[list[int], Experience]:
-    """Put the experience of all processes together: per process the numbers of its episodes, and what is known of them.
+    """Join the experience of all ranks; each part has the numbers of a rank's episodes, and their experience.
 
-    Returned are all numbers, rising, and the experience in that order: sums round the same however it was shared.
+    Returns all numbers, rising, and the experience in that order: sums round the same for every division into ranks.
     """
     numbers = [number for part, _ in parts for number in part]
     order = torch.tensor(sorted(range(len(numbers)), key=numbers.__getitem__), dtype=torch.long)
-    # A process without episodes has nothing to add, not even a None.
+    # A rank without episodes has nothing to add, not even a None.
     holders = [part for held, part in parts if held] or [parts[0][1]]
     merged: dict[str, Any] = {}
     for field in fields(Experience):
         columns = [getattr(part, field.name) for part in holders]
-        # What all have alike, or one does not know, is left as it is by default.
+        # A field that is the same on all ranks, or unknown on one of them, keeps its default.
         if field.name in ("gather", "running_means") or any(column is None for column in columns):
             continue
-        if columns[0].ndim == 2:  # per step or per token, padded to the longest of its process
+        if columns[0].ndim == 2:  # per step or per token, padded to the longest of its rank
             width = max(column.size(1) for column in columns)
             columns = [pad(column, (0, width - column.size(1))) for column in columns]
         merged[field.name] = torch.cat(columns)[order]
@@ -250,9 +250,9 @@ def merge(parts: Sequence[tuple[Sequence[int], Experience]]) -> tuple[list[int],
 
 
 def shape_rewards(found: Experience, process_norm: str | None, outcome_weight: float, step_gamma: float) -> Experience:
-    """Decide how outcome and process rewards add up.
+    """Weigh outcome rewards and process rewards.
 
-    Without `process_norm` process rewards are rewards like any other. With one, `normalize_process` scales them
+    Without `process_norm`, process rewards count as other rewards do. With it, `normalize_process` scales them
     (discount `step_gamma`), and `outcome_weight` is the factor of the outcome.
     """
     if process_norm is None:

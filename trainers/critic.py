@@ -1,11 +1,11 @@
-"""The critic: what the rest of an episode is worth, read off the hidden state after each token.
+"""The critic: it predicts the return of the rest of an episode from the hidden state after each token.
 
-It lives inside the policy as the submodule `critic`, so that there is one model to wrap (DDP, FSDP, ZeRO), one
-optimizer and one checkpoint. Saved folders, engines and PEFT see the policy alone (`policy_only`).
+The critic is the submodule `critic` of the policy, so there is one model to wrap (DDP, FSDP, ZeRO), one optimizer and
+one checkpoint. Saved folders, engines and PEFT see the policy alone (`policy_only`).
 
-    model   a backbone of its own, starting as a copy of the policy's: twice the memory. The default.
-    head    one linear layer on the policy's last hidden state. Nearly free; the trunk does not learn from the value
-            loss, since values and words would pull at the same weights.
+    model   a separate backbone, first a copy of the policy's: twice the memory. The default.
+    head    one linear layer on the policy's last hidden state. It costs almost nothing. The value loss does not
+            train the trunk, since values and words would pull at the same weights.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from agent_gym.policies.loading import load_whole
 from agent_gym.trainers.shortcuts import unadapted
 
 READ = ("input_ids", "attention_mask", "position_ids", "mm_token_type_ids", "pixel_values", "image_grid_thw")
-"""The arguments of a forward pass that are its input; the others are for the policy's output."""
+"""The arguments of a forward pass that are its input; the other arguments concern the policy's output."""
 PREFIX = "critic."
 FILE = "critic/model.safetensors"
-"""The critic's place in the folder of a saved policy."""
+"""The path of the critic in the folder of a saved policy."""
 
 
 class Critic(nn.Module):
-    """A value for the state after each token, by a head on a `backbone` or, if None, on the policy's hidden states."""
+    """A head that gives a value after each token, on a `backbone` or, if None, on the policy's hidden states."""
 
     def __init__(self, hidden_size: int, backbone: nn.Module | None = None) -> None:
-        """Start at zero everywhere: an untrained critic has no opinion rather than a random one."""
+        """Start at zero everywhere, so that an untrained critic predicts 0 and not a random number."""
         super().__init__()
         self.backbone: Any = backbone
         self.head = nn.Linear(hidden_size, 1)
@@ -48,7 +48,7 @@ class Critic(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return values (B, T) float32 of hidden states (B, T, H)."""
-        # In full precision: returns are regressed on, and bf16 has three digits.
+        # In full precision: the head is regressed on returns, and bf16 has three digits.
         with torch.autocast(hidden_states.device.type, enabled=False):
             return self.head(hidden_states.to(self.head.weight.dtype)).squeeze(-1).float()
 
@@ -56,16 +56,16 @@ class Critic(nn.Module):
 def make_critic(model: PreTrainedModel | str, kind: str, **init: Any) -> Critic:
     """Build the critic of a policy, "model" or "head"; raises `ConfigError` for a policy that already has an adapter.
 
-    `model` is the policy, or the id or folder it is loaded from with `init`, the arguments of `from_pretrained`.
+    `model` is the policy, or an id or folder from which it is loaded with `init`, the arguments of `from_pretrained`.
     """
     if hasattr(model, "peft_config"):
         raise ConfigError("the critic starts as a copy of the plain policy: hand in the model, and its peft_config")
     if isinstance(model, str):
         check_model(model)
-        # A policy that goes on from an adapter: the critic starts from both.
+        # For a policy that continues from an adapter, the critic starts from the base model and the adapter.
         model = load_whole(model, **init) if adapter_folder(model) is not None else model_source(model)
     if kind == "head":
-        # Where a model is, and not what to do with its weights.
+        # Only the arguments that locate a model, without the arguments for its weights.
         where = {name: init[name] for name in ("revision", "trust_remote_code") if name in init}
         config = AutoConfig.from_pretrained(model, **where) if isinstance(model, str) else model.config
         return Critic(config.get_text_config().hidden_size)
@@ -89,11 +89,12 @@ def attach(model: Any, critic: Critic) -> None:
             seen = {name: kwargs[name] for name in READ if name in kwargs}
             output = inner(*args, **kwargs)
             return output, self.critic(self.critic.backbone(**seen, use_cache=False).last_hidden_state)
-        # The head reads the hidden states of the policy's own pass: caught where the trunk returns them.
+        # The head reads the hidden states of the policy's forward pass, which a hook catches when the trunk returns
+        # them.
         caught: list[torch.Tensor] = []
         hook = unadapted(self).base_model.register_forward_hook(
             lambda _m, _i, result: caught.append(result.last_hidden_state),
-            prepend=True,  # before others select places for the output layer
+            prepend=True,  # before other hooks select positions for the output layer
         )
         try:
             output = inner(*args, **kwargs)
@@ -120,12 +121,12 @@ def save_critic(state: dict[str, torch.Tensor], folder: str | Path) -> None:
     """Write the critic's state into the folder of the saved policy."""
     path = Path(folder, FILE)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Tied weights would be refused, and views of one storage written twice.
+    # safetensors refuses tied weights, and writes views of one storage twice.
     save_file({name: value.detach().cpu().contiguous().clone() for name, value in state.items()}, path)
 
 
 def load_critic(critic: nn.Module, folder: str | Path) -> None:
-    """Read the critic's state from a saved folder; raise `ConfigError` if there is none, or one of another kind."""
+    """Read the critic's state from a saved folder; raise `ConfigError` for none or another kind."""
     path = Path(folder, FILE)
     if not path.is_file():
         raise ConfigError(f"there is no critic at {path}: was this folder saved by AgentPPOTrainer?")

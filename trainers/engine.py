@@ -1,6 +1,6 @@
-"""The engine that samples the rollouts (in this process, or elsewhere), and the weights that it is given.
+"""The engine that samples the rollouts, in this process or in another one, and the weights that it gets.
 
-An engine wants full tensors under the names of the checkpoint, whatever adapters and shards the trainer has.
+An engine takes full tensors under the names of the checkpoint, whether or not the trainer has adapters or shards.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from agent_gym.trainers.shortcuts import unadapted
 
 
 def wants_vllm(args: AgentGRPOConfig) -> bool:
-    """Whether to try vLLM: as `use_vllm` sets, by default where it is installed."""
+    """Whether to try vLLM: the value of `use_vllm`, by default True where vLLM is installed."""
     return find_spec("vllm") is not None if args.use_vllm is None else args.use_vllm
 
 
 def check_sharded(args: AgentGRPOConfig, policy: Policy | None) -> None:
-    """Raise `ConfigError` if a model in shares would be sampled from directly."""
-    # Processes decode different numbers of steps, and each pass through a model in shares takes all of them.
+    """Raise `ConfigError` if the transformers engine would sample from a sharded model."""
+    # Ranks decode different numbers of steps, and each pass through a sharded model needs all ranks.
     if isinstance(policy, TransformersPolicy) or (policy is None and not wants_vllm(args)):
         raise ConfigError(
             "the model is in shares (FSDP2 or ZeRO-3), and the transformers engine samples from whole ones only: "
@@ -53,10 +53,10 @@ def build_policy(
     *,
     sharded: bool = False,
 ) -> Policy:
-    """Make the engine of an unwrapped policy: vLLM, in this process or behind servers, or transformers on the model.
+    """Make the engine of an unwrapped policy: vLLM in this process or on servers, or transformers on the model itself.
 
-    Where `use_vllm` is None and vLLM cannot serve the policy, a warning gives the reason, and transformers samples, in
-    the precision of `autocast`. Raises `ConfigError` instead if vLLM was set, or the model is in shares (`sharded`).
+    If `use_vllm` is None and vLLM cannot serve the policy, a warning gives the reason, and transformers samples in the
+    precision of `autocast`. If vLLM was set, or the model is sharded (`sharded`), the function raises `ConfigError`.
     """
     if wants_vllm(args):
         made: Policy | None = None
@@ -67,7 +67,7 @@ def build_policy(
         except (ConfigError, RolloutError) as error:
             if args.use_vllm or sharded:
                 raise
-            if made is not None:  # another process has none
+            if made is not None:  # another rank has no engine
                 made.close()
             warnings.warn(f"{error}. Sampling with transformers, which is slower (use_vllm false)", stacklevel=2)
     return TransformersPolicy(
@@ -96,8 +96,8 @@ def _vllm(model: Any, renderer: ChatRenderer, args: AgentGRPOConfig) -> Policy:
             folder=args.weights_folder,
             start_timeout_s=args.vllm_server_timeout,
         )
-    # vLLM reads the architecture from a folder or the hub; the weights are pushed before the first rollout. A model
-    # that was made in memory, or is wrapped by PEFT, is written out once.
+    # vLLM reads the architecture from a folder or the hub; the weights are sent before the first rollout. A model that
+    # was made in memory, or that PEFT wraps, is saved once.
     base = unadapted(model)
     place = base.config._name_or_path
     if not place or (place.startswith((".", "/")) and not Path(place).is_dir()):
@@ -125,9 +125,9 @@ def _vllm(model: Any, renderer: ChatRenderer, args: AgentGRPOConfig) -> Policy:
 
 
 def _in_own_process(args: AgentGRPOConfig, renderer: ChatRenderer) -> bool:
-    """Whether a colocated engine gets a process of its own: as `engine_process` sets."""
+    """Whether a colocated engine gets a separate process: the value of `engine_process`, if it is set."""
     if args.engine_process is None:
-        # On a CPU the cores are what is short, and a second vLLM takes 2 GB and twice the time to start.
+        # On a CPU the cores are scarce, and a second vLLM takes 2 GB and twice the time to start.
         return torch.cuda.is_available() and renderer.vision is None
     if args.engine_process and renderer.vision is not None:
         raise ConfigError("engine_process is true, and vLLM reads images in the training process only: leave it out")
@@ -135,11 +135,11 @@ def _in_own_process(args: AgentGRPOConfig, renderer: ChatRenderer) -> bool:
 
 
 def _engine_dtype(args: AgentGRPOConfig, base: Any) -> str | None:
-    """Return the type in which the loss is computed, for the engine; None is float32 on a CPU.
+    """Return the type in which the loss is computed, for the engine; None means float32 on a CPU.
 
-    On two CPU cores with instructions for bfloat16 rollouts of SmolLM2 in it take 0.6 of their time in float32, and on
-    cores without them many times as long (`benchmarks/cores.py`). On a GPU vLLM left alone would serve a checkpoint in
-    float32 in 16 bits.
+    On two CPU cores with instructions for bfloat16, rollouts of SmolLM2 in bfloat16 take 0.6 of their time in float32.
+    On cores without such instructions they take many times as long (`benchmarks/cores.py`). On a GPU vLLM by default
+    serves a float32 checkpoint in 16 bits.
     """
     if args.bf16:
         return "bfloat16"
@@ -149,12 +149,12 @@ def _engine_dtype(args: AgentGRPOConfig, base: Any) -> str | None:
 def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, weight) of a policy without its DDP or FSDP wrapper, LoRA merged, shards gathered, no critic.
 
-    LoRA deltas are added to a copy. Merging into the weights and taking the delta out again afterwards, as TRL does,
-    rounds in bf16 at every sync: after 300 syncs the base weights had drifted by 23% of their mean size (512 x 512
-    layer). Names and shapes are those that `save_pretrained` writes: the fused experts of transformers 5 become a
-    weight per expert again. With sharded parameters every process reads all weights.
+    LoRA deltas are added to a copy. TRL merges them into the weights and subtracts them afterwards, which rounds in
+    bf16 at every sync: after 300 syncs the base weights had drifted by 23% of their mean size (512 x 512 layer). Names
+    and shapes are the ones that `save_pretrained` writes: the fused experts of transformers 5 become one weight per
+    expert again. With sharded parameters every rank reads all weights.
 
-    Raises `ConfigError` for weights that an engine cannot be given, see `check_servable`.
+    Raises `ConfigError` for weights that an engine cannot take, see `check_servable`.
     """
     base = unadapted(model)
     stored = _stored_names(base, _parameters(base))
@@ -166,7 +166,7 @@ def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """As `named_weights`, under the names that the parameters have in a model without adapters."""
+    """Yield (name, weight) as `named_weights` does, under the parameter names of a model without adapters."""
     deltas = _lora_deltas(model)
     for name, parameter in _parameters(unadapted(model)).items():
         weight = _full(parameter)
@@ -176,7 +176,7 @@ def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def check_servable(model: Any) -> None:
-    """Raise `ConfigError` for a policy whose weights no engine can be given; nothing is gathered."""
+    """Raise `ConfigError` for a policy whose weights no engine can take; nothing is gathered."""
     base = unadapted(model)
     if getattr(base, "is_quantized", False):
         raise ConfigError("the policy is quantized, and vLLM is given whole weights: load it without quantization")
@@ -185,7 +185,7 @@ def check_servable(model: Any) -> None:
 
 
 def _parameters(base: Any) -> dict[str, torch.Tensor]:
-    """Return the parameters of the policy itself by their names in a model without adapters."""
+    """Return the parameters of the policy by their names in a model without adapters; the critic is left out."""
     return {
         name.replace(".base_layer", "").replace(".modules_to_save.default", ""): parameter
         for name, parameter in base.named_parameters()
@@ -196,10 +196,10 @@ def _parameters(base: Any) -> dict[str, torch.Tensor]:
 def _stored_names(base: Any, parameters: Mapping[str, torch.Tensor]) -> dict[str, list[str]]:
     """Map each parameter to the names under which `save_pretrained` stores it.
 
-    Parameters are converted one by one, so that one is gathered at a time. That needs each stored weight to come from
-    one parameter, which is checked here on shapes alone.
+    Parameters are converted one by one, so that only one is gathered at a time. This works only if each stored weight
+    comes from one parameter; the function checks it on shapes alone.
     """
-    # ZeRO-3 leaves an empty tensor where a parameter was.
+    # ZeRO-3 replaces a parameter by an empty tensor.
     shapes = {
         name: torch.empty(getattr(parameter, "ds_shape", parameter.shape), dtype=parameter.dtype, device="meta")
         for name, parameter in parameters.items()
@@ -256,7 +256,7 @@ def _lora_deltas(model: Any) -> dict[str, Any]:
                 "and an engine has one weight for both. Leave it out of target_modules"
             )
         if active:
-            # PEFT adapts parameters that are no layer's `weight`, such as fused experts, too.
+            # PEFT also adapts parameters that are not the `weight` of a layer, such as fused experts.
             weight = f"{name.replace('.base_layer', '')}.{getattr(module, 'parameter_name', 'weight')}"
             deltas[weight] = lambda m=module, a=active: sum(_delta(m, adapter) for adapter in a)
     if lost := deltas.keys() - _parameters(base).keys():
@@ -277,13 +277,13 @@ class _Delta(nn.Module):
 
 @torch.no_grad()
 def _delta(layer: Any, adapter: str) -> torch.Tensor:
-    """Compute the delta of one layer from its whole factors: of shards the product would be wrong or nothing."""
+    """Compute the delta of one layer from its full factors: with shards the product would be wrong or fail."""
     mine = [(n, p) for n, p in layer.named_parameters() if n.startswith("lora_") and adapter in n.split(".")]
     return torch.func.functional_call(_Delta(layer), {f"layer.{n}": _full(p) for n, p in mine}, (adapter,))
 
 
 def _full(parameter: torch.Tensor) -> torch.Tensor:
-    """Gather a parameter that FSDP2 (DTensor) or ZeRO-3 has sharded. Every process takes part."""
+    """Gather a parameter that FSDP2 (DTensor) or ZeRO-3 has sharded. All ranks call this function."""
     data = parameter.detach()
     if hasattr(data, "full_tensor"):
         return data.full_tensor()
@@ -296,10 +296,10 @@ def _full(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def warn_of_rounding(trainer: Any) -> None:
-    """Warn of trained weights in half precision, which round small updates away; frozen ones may be of any type."""
+    """Warn of trained weights in half precision, which round small updates away; frozen weights may have any type."""
     trained = {name: weight.dtype for name, weight in trainer.model.named_parameters() if weight.requires_grad}
     half = [(name, dtype) for name, dtype in trained.items() if dtype in (torch.bfloat16, torch.float16)]
-    # DeepSpeed, and FSDP with mixed precision, keep float32 copies of what they train.
+    # DeepSpeed, and FSDP with mixed precision, keep float32 copies of the trained weights.
     copied = trainer.is_fsdp_enabled and trainer.accelerator.mixed_precision != "no"
     if half and not copied and not trainer.is_deepspeed_enabled:
         name, dtype = half[0]

@@ -1,8 +1,9 @@
 """A trained checkpoint as a plain Hugging Face folder, which `AutoModelForCausalLM` and vLLM load, with a model card.
 
-A whole model is copied, bit for bit. Shares of one (FSDP2) are joined first. An adapter stays an adapter, or is merged:
-each weight and its delta are added in float32 and then rounded once to the type of the weight (`engine.merged_weights`,
-the same sum that the engines sampled from while it was trained). `push` uploads a folder to the hub.
+A whole model is copied, bit for bit. The shares of a sharded model (FSDP2) are joined first. An adapter is copied, or
+merged: each weight and its delta are added in float32, and the sum is rounded once to the type of the weight
+(`engine.merged_weights`, which also gave the engines their weights during training). `push` uploads a folder to the
+hub.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ class Checkpoint(NamedTuple):
     """A folder with a model, whole or in shares."""
 
     folder: Path
-    base: str | None  # what an adapter belongs to, a hub id or a folder; None for a whole model
+    base: str | None  # the base model of an adapter, a hub id or a folder; None for a whole model
 
 
 def find_checkpoint(path: str | Path) -> Checkpoint:
-    """Find the model in a folder: its own, or that of its last checkpoint; raises `ConfigError` if none is whole."""
+    """Find the model of a folder, or of its last checkpoint; raises `ConfigError` if neither has a whole model."""
     folder = Path(model_source(str(path))).expanduser()
     if not folder.is_dir():
         raise ConfigError(f"no folder at {path}; give the folder of a run, or one of its checkpoints")
@@ -74,8 +75,8 @@ def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool
     """Write the model of a checkpoint to a new or empty folder, and return the folder.
 
     The critic goes to `critic/`, where no loader of the policy looks. Raises `ConfigError` if the folder has content,
-    there is nothing to merge, no critic, no tokenizer, or the adapter's base model cannot be loaded or is no sum of
-    weights.
+    if a requested part (adapter, critic) or the tokenizer is missing, or if the adapter cannot be merged or its base
+    model cannot be loaded.
     """
     if (checkpoint.folder / _SHARES).is_dir():
         with TemporaryDirectory(prefix="agent-gym-") as scratch:
@@ -95,7 +96,7 @@ def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool
         raise ConfigError(f"{folder} has no tokenizer; save that of the base model into it first")
     with writing(out, "name another folder"):
         out.parent.mkdir(parents=True, exist_ok=True)
-        # Made aside, so that a failure leaves no folder that looks like a model.
+        # The folder is written under another name, so that a failure leaves no folder that looks like a model.
         beside = TemporaryDirectory(dir=out.parent, prefix=".unfinished-")
     with beside as place:
         aside = Path(place, "model")
@@ -117,7 +118,7 @@ def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool
 
 
 def _join_shares(checkpoint: Checkpoint, out: Path) -> None:
-    """Write a folder as a checkpoint in one piece has it: model, critic, tokenizer, configuration."""
+    """Write a folder with the contents of an unsharded checkpoint: model, critic, tokenizer, configuration."""
     for path in checkpoint.folder.iterdir():
         if path.is_file():
             shutil.copy2(path, out)
@@ -148,7 +149,7 @@ def _merge(checkpoint: Checkpoint, out: Path) -> None:
     encoder.from_pretrained(checkpoint.folder).save_pretrained(out)
 
 
-# The card, from what the run itself has written.
+# The model card, from the files of the run.
 
 _HEAD = """\
 ---
@@ -175,7 +176,7 @@ def model_card(
     """Return the text of README.md, from `read_provenance` of the run (may be empty) and `read_evaluations`."""
     provenance = public(provenance)
     base = str(provenance.get("base_model") or checkpoint.base or "")
-    # A folder of the machine it was trained on is of no use to others.
+    # A folder of the training machine is useless to others.
     if base.count("/") != 1 or base.startswith((".", "/", "~")) or Path(base).exists():
         base = ""
     adapter = checkpoint.base is not None and not merged
@@ -211,7 +212,7 @@ def model_card(
 
 
 def write_card(trainer: Any, about: Mapping[str, Any], folder: Path | None = None) -> None:
-    """Write README.md for a trainer, from what `provenance` knows of it, or nothing; into its own folder by default."""
+    """Write README.md for a trainer, from the `provenance` of its run (may be empty); by default into its folder."""
     run, peft = Path(str(trainer.args.output_dir)), is_peft_model(trainer.model)
     config = trainer.model.peft_config["default"] if peft else None
     base = str(config.base_model_name_or_path) if config else None
@@ -258,15 +259,15 @@ def check_name(name: str) -> None:
 
 
 def push(folder: str | Path, name: str, *, kind: str = "model") -> str:
-    """Upload a folder as `user/name`, a "model" or a "dataset", made if there is none, and return its address.
+    """Upload a folder as `user/name`, a "model" or a "dataset", and return its address; a missing one is created.
 
-    Raises `ConfigError` if this machine is offline, has no token, or may not write there. The folder stays.
+    Raises `ConfigError` if this machine is offline, has no token, or may not write there. The folder is kept.
     """
     api = HfApi()
     try:
         made: Any = api.create_repo(name, repo_type=kind, exist_ok=True)
         api.upload_folder(repo_id=name, repo_type=kind, folder_path=folder, commit_message="Export from agent-gym")
-    except (httpx.HTTPError, OSError) as error:  # the bases of all errors of the hub's client
+    except (httpx.HTTPError, OSError) as error:  # the base classes of all errors of the hub's client
         reason = f"no hub within reach ({type(error).__name__})"
         if isinstance(error, OfflineModeIsEnabled):
             reason = "HF_HUB_OFFLINE is set"

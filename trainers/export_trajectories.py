@@ -1,7 +1,7 @@
-"""Trajectories as data sets of the Hugging Face kind: a folder with parquet and a card that explains the columns.
+"""Trajectories as a Hugging Face data set: a folder with parquet files and a card that explains the columns.
 
-Three forms. "trajectories" keeps what happened, an episode per row. "sft" is what a policy can be trained on as it is:
-a context per row, as token ids, with a mask of the tokens that the policy wrote. "messages" is the same as text, for a
+There are three formats. "trajectories" keeps the whole record, one episode per row. "sft" is ready for training: one
+context per row, as token ids, with a mask of the tokens that the policy wrote. "messages" holds the same as text, for a
 model with another tokenizer.
 """
 
@@ -22,7 +22,7 @@ from agent_gym.transcript import Span, action_mask
 FORMATS: Mapping[str, Mapping[str, str]] = tomllib.loads(
     files(__package__).joinpath("columns.toml").read_text(encoding="utf-8")
 )
-"""Format to its columns and what they mean."""
+"""The columns of each format, with their meaning."""
 
 
 def export_trajectories(
@@ -33,10 +33,11 @@ def export_trajectories(
     min_reward: float | None = None,
     successful: bool = False,
 ) -> Dataset:
-    """Write what `read_trajectories` yields as a data set that `datasets.load_dataset(out)` reads, and return it.
+    """Write the records of `read_trajectories` as a data set that `datasets.load_dataset(out)` reads, and return it.
 
-    `form` is a key of `FORMATS`. Kept are episodes with at least `min_reward`, and with `successful` only those that
-    solved their task. Raises `ConfigError` for another format, a folder with content, or if no episode is left.
+    `form` is a key of `FORMATS`. The data set keeps the episodes with at least `min_reward`, and with `successful` only
+    the episodes that solved their task. Raises `ConfigError` for an unknown format, for a folder with content, or if no
+    episode is left.
     """
     one_of("format", form, FORMATS)
     out = Path(out).expanduser()
@@ -57,7 +58,7 @@ def export_trajectories(
 
 
 def _is_wanted(record: Mapping[str, Any], form: str, min_reward: float | None, successful: bool) -> bool:
-    if record["reward"] is None:  # a fault of the machinery is nothing to learn from
+    if record["reward"] is None:  # an episode that a failure ended is not trained on
         return form == "trajectories" and min_reward is None and not successful
     return (min_reward is None or record["reward"] >= min_reward) and (record["success"] or not successful)
 
@@ -70,7 +71,7 @@ _ELSEWHERE = {*_NAMED, "version", "spec", "messages", "tools", "steps", "rows", 
 def _rows(record: Mapping[str, Any], form: str) -> list[dict[str, Any]]:
     spec, tools = record["spec"], json.dumps(record["tools"])
     about = {"env_id": spec["env_id"], "task_id": record["task_id"], "reward": record["reward"]}
-    # One shape for all: a column of parquet has one, and some contents are lists of parts.
+    # All messages get one shape, because a column of parquet has one type and some contents are lists of parts.
     messages = [
         {"role": message["role"], "content": _text(message["content"]), "name": message.get("name")}
         for message in record["messages"]

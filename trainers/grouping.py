@@ -1,6 +1,6 @@
 """Sums and means over groups of episodes or steps, returns over later steps, and one scale for process rewards.
 
-Pure functions of tensors: credit.py and the estimators build on them. Groups are any integers, in any order.
+These are pure functions of tensors, which credit.py and the estimators use. Groups are any integers, in any order.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 TINY = 1e-8
-"""What `whiten` and `normalize_process` add before they divide: too small to be a setting."""
+"""`whiten` and `normalize_process` add this to a divisor; it is too small to be a setting."""
 
 
 def group_sum(numbers: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
@@ -23,10 +23,10 @@ def group_size(numbers: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
 
 
 def centre(numbers: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
-    """Subtract from each number the mean of its group: (M,), (M,) to (M,); exactly 0 in a group that agrees."""
-    # The computed mean of three times 0.7 is not 0.7, and a division by a deviation of about zero afterwards blows that
-    # rounding up into advantages that look like something. Counted from the lowest member, a group that agrees consists
-    # of zeros, whose mean is exact.
+    """Subtract from each number the mean of its group: (M,), (M,) to (M,); exactly 0 in a group of equal numbers."""
+    # The computed mean of three times 0.7 is not 0.7, and a later division by a deviation near zero turns that rounding
+    # error into large advantages. After subtraction of the lowest member, a group of equal numbers consists of zeros,
+    # whose mean is exact.
     ids, index = groups.unique(return_inverse=True)
     lowest = numbers.new_zeros(len(ids)).scatter_reduce(0, index, numbers, "amin", include_self=False)
     above = numbers - lowest[index]
@@ -40,7 +40,7 @@ def group_std(numbers: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
 
 
 def returns_to_go(rewards: torch.Tensor, gamma: float) -> torch.Tensor:
-    """Sum up what is still to come, G_t = r_t + gamma G_{t+1}: (N, T), 0 in padding on the right, to (N, T)."""
+    """Sum the present and later rewards, G_t = r_t + gamma G_{t+1}: (N, T), 0 in padding on the right, to (N, T)."""
     returns = torch.zeros_like(rewards)
     later = rewards.new_zeros(len(rewards))
     for t in reversed(range(rewards.size(1))):
@@ -57,11 +57,11 @@ def normalize_process(
     step_gamma: float,
     sources: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Bring process rewards to one scale: take back what stalling earned, then divide by a size.
+    """Bring process rewards to one scale: remove the gain from stalling, then divide by a size.
 
-    A mean is never subtracted: it would charge or pay every step for merely being there. An episode that we had to stop
-    keeps no positive process reward; negative ones stay. Otherwise one more paid tool call would always beat an answer
-    that may be wrong, up to the limit of steps. Then, with p what is left:
+    A mean is never subtracted, because every step would then be paid or charged for its mere presence. A truncated
+    episode keeps no positive process reward; negative ones are kept. Otherwise one more paid tool call would always
+    beat an answer that may be wrong, up to the limit of steps. Let p be the process rewards after this first rule:
 
         none        p
         trajectory  p / root mean square of the trajectory's process rewards
@@ -69,20 +69,20 @@ def normalize_process(
         batch       p / the same over all episodes of the environment
         prime       p / max_k |p_k + step_gamma p_{k+1} + ...| of the trajectory (after PRIME, arXiv:2502.01456)
 
-    The mean runs over the steps that have a process reward: over all steps, the number of steps would pay again.
-    "prime" bounds what process rewards add to an advantage to [-1, 1], however many there are.
+    The mean is over the steps that have a process reward: with a mean over all steps, more steps would again be paid.
+    "prime" bounds the sum of process rewards in an advantage to [-1, 1], however many there are.
 
     Args:
         process: (N, K) process reward of each step.
         step_mask: (N, K) True where there is a step.
-        groups: (N,) which episodes answer the same task.
-        truncated: (N,) True where we stopped the episode.
+        groups: (N,) equal for the episodes of one task.
+        truncated: (N,) True where a limit truncated the episode.
         norm: the choice above.
         step_gamma: discount per step.
         sources: (N,) environment of each episode, None for one environment.
 
     Returns:
-        (N, K) of the same sign as what is left after the first rule, 0 in padding.
+        (N, K) of the same sign as the process rewards after the first rule, 0 in padding.
     """
     left = torch.where(step_mask, process, 0.0)
     left = torch.where(truncated[:, None], left.clamp(max=0.0), left)

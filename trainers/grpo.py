@@ -1,7 +1,7 @@
 """`AgentGRPOTrainer`: TRL's GRPO trainer on multi-turn episodes.
 
-Model loading, LoRA, the reference model, logging, checkpoints and the loop stay TRL's. Six seams are replaced, each as
-a whole (line numbers of trl 1.16.0 in docs/trainer.md, signatures held by a test):
+TRL's code loads the model and the reference model, applies LoRA, logs, writes checkpoints, and runs the training loop.
+Six methods are replaced, each as a whole (line numbers of trl 1.16.0 in docs/trainer.md, signatures checked by a test):
 
     _generate_and_score_completions   play -> share out -> score -> credit                 here
     _get_train_sampler                an order that survives a restart                     here, tasks.py
@@ -53,38 +53,38 @@ from agent_gym.trainers.schedule import RolloutScheduler, group_specs, returns_b
 from agent_gym.trainers.shortcuts import check_adapters
 from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, Rows, as_tasks, data_sets
 
-_MEANS = "running_means"  # in the trainer's state, which checkpoints keep
+_MEANS = "running_means"  # the key in the trainer's state, which checkpoints keep
 
 
 def no_reward(prompts: Any, **kwargs: Any) -> list[float]:
-    """Stand for the reward function on which TRL insists."""
+    """Take the place of the reward function that TRL requires."""
     raise RolloutError("rewards come from the environment; this function is never called")
 
 
 class AgentGRPOTrainer(RowTrainer):
     """Train a language model on an environment by policy gradients, without a critic.
 
-    GRPO by default; `args.advantage_estimator` chooses among the estimators that need no critic, and the other fields
-    of `AgentSettings` turn it into DAPO, GSPO, RLOO, GiGPO and others.
+    The default is GRPO. `args.advantage_estimator` chooses among the estimators that need no critic, and the other
+    fields of `AgentSettings` give DAPO, GSPO, RLOO, GiGPO and others.
 
     Args:
-        model: a model id, a folder (an adapter's, too), the name of a prepared model, or a loaded model.
-        env: what to train on: a Gymnasium id, a class or function that makes an environment, or one that
-            `gymnasium.make` has made (`registry.resolve_env`); may be left out when the data sets name their
-            environments, or there is an agent.
+        model: a model id, a folder (of a model or an adapter), the name of a prepared model, or a loaded model.
+        env: the environment: a Gymnasium id, a class or function that makes an environment, or an environment that
+            `gymnasium.make` has made (`registry.resolve_env`). It may be left out when the data sets name their
+            environments, or with an agent.
         args: the settings.
         env_kwargs: arguments of the environment.
-        train_dataset: rows from `task_dataset`, or questions with answers (`tasks.as_tasks`), each as a data set or a
-            list of dicts; by default all tasks of the split "train".
+        train_dataset: rows from `task_dataset`, or questions with answers (`tasks.as_tasks`), as a data set or a list
+            of dicts; by default all tasks of the split "train".
         eval_dataset: the same for evaluation; without it `evaluate()` needs one.
-        agent: an agent to train: `async def agent(client, task)`, or as `gateway.agent_env` takes it. It plays its own
-            tasks, or, where an environment is named, acts in that.
+        agent: an agent to train: `async def agent(client, task)`, or any form that `gateway.agent_env` takes. It plays
+            `tasks`, or acts in the environment if one is named.
         tasks: rows for the agent, or rows by split.
         reward: `reward(task, result, transcript)` of the agent.
-        policy: an engine to sample with instead of the one that `args` describe.
-        hint: writes what the teacher of an episode reads besides, instead of `args.teacher_hint`.
+        policy: an engine that samples in place of the one that `args` describe.
+        hint: a function that writes the additional text for the teacher of an episode, in place of `args.teacher_hint`.
         judge: a model whose score is added to the environment's reward, in training and evaluation.
-        **kwargs: everything else `trl.GRPOTrainer` takes: processing_class, callbacks, optimizers, peft_config, ...
+        **kwargs: all other arguments of `trl.GRPOTrainer`: processing_class, callbacks, optimizers, peft_config, ...
 
     Raises:
         ConfigError: for settings, data sets or environments that cannot work.
@@ -94,7 +94,7 @@ class AgentGRPOTrainer(RowTrainer):
     _name = "AgentGRPO"
     config_class: type[AgentGRPOConfig] = AgentGRPOConfig
     sampler: GroupSampler  # the order of the training tasks, once training has begun
-    # What the base classes set, as this class knows it.
+    # Attributes of the base classes, with the types that this class uses.
     train_dataset: Any
     num_generations: int
     num_generations_eval: int
@@ -124,8 +124,8 @@ class AgentGRPOTrainer(RowTrainer):
         train_dataset, eval_dataset = data_sets(
             env, env_kwargs, train_dataset, eval_dataset, agent=agent, tasks=tasks, reward=reward, seed=args.seed
         )
-        let_videos_be_missing()  # a model that is named may need it for its processor
-        # TRL would build another engine, with settings that neither a CPU nor a tied output layer survives.
+        let_videos_be_missing()  # the processor of a named model may need it
+        # TRL would build another engine, and its settings fail on a CPU and with a tied output layer.
         given, args.use_vllm = args.use_vllm, False
         try:
             with policy_model(model, args, kwargs) as policy_weights:
@@ -145,14 +145,14 @@ class AgentGRPOTrainer(RowTrainer):
         self.renderer = self._make_renderer()
         self.vision = self.renderer.vision
         self.estimator, self.credit_settings = args.estimator, args.credit
-        self.rollout_tokens: float = args.rollout_tokens  # tokens that a rollout may have, over all processes
-        self.spent = Counter[str]()  # episodes and tokens of training, in this process
+        self.rollout_tokens: float = args.rollout_tokens  # the largest number of tokens of a rollout, over all ranks
+        self.spent = Counter[str]()  # episodes and tokens of training, on this rank
         self.scheduler = RolloutScheduler(self, policy)
         self.add_callback(EpochCallback(self))
         attach(self)
 
     def _check_model(self, policy: Policy | None) -> None:
-        if self._tokenizer.pad_token_id is None:  # TRL takes eos_token where there is none
+        if self._tokenizer.pad_token_id is None:  # TRL takes eos_token where the tokenizer has no pad_token
             raise ConfigError("the tokenizer has neither a pad_token nor an eos_token: set one of them")
         check_vocabulary(self._tokenizer, self.model)
         check_adapters(self.model)
@@ -179,7 +179,7 @@ class AgentGRPOTrainer(RowTrainer):
         return self.scheduler.runner
 
     def rollout(self, specs: Sequence[EpisodeSpec], temperature: float) -> list[Episode]:
-        """Play episodes with the current weights and log where the time went."""
+        """Play episodes with the current weights, and log the seconds of each part."""
         return self._played(self.scheduler.play(specs, temperature))
 
     def _played(self, episodes: list[Episode]) -> list[Episode]:
@@ -192,7 +192,8 @@ class AgentGRPOTrainer(RowTrainer):
 
     @property
     def _engine_differs(self) -> bool:
-        # In half precision the model itself rounds otherwise: one token behind a cache is another sum than a whole row.
+        # In half precision the model's rounding differs, too: a token computed with a cache gives another sum than a
+        # whole row.
         half = self.accelerator.native_amp or self.model.dtype != torch.float32
         return super()._engine_differs or (half and isinstance(self.scheduler.policy, TransformersPolicy))
 
@@ -218,7 +219,7 @@ class AgentGRPOTrainer(RowTrainer):
     def _stage_select(self, rollout: RolloutBatch) -> None:
         rollout.returns, rollout.source_of, played = returns_by_group(rollout.episodes)
         rollout.groups = set(rollout.returns)
-        # Of the sampler's tasks, before a hook could make a policy look better than it is.
+        # The rewards of the sampler's tasks, before a hook could make the policy look better.
         self.record(reward_metrics(rollout.returns, rollout.source_of, played, self.num_generations))
 
     def _stage_share(self, rollout: RolloutBatch) -> None:
@@ -239,7 +240,7 @@ class AgentGRPOTrainer(RowTrainer):
     def _stage_credit(self, rollout: RolloutBatch) -> None:
         batch = rollout.batch
         rollout.credit = self._assign_credit(batch, rollout.share)
-        # Rows that credit needed and the loss does not have no further forward and backward pass.
+        # Some rows are needed for credit but not for the loss. They have no further forward and backward pass.
         needed = (batch["weights"] > 0).any(1) | (batch["episode_of"] < 0)
         if not needed.all():
             rollout.batch = batch = select_rows(batch, needed.nonzero().view(-1).cpu())
@@ -253,16 +254,16 @@ class AgentGRPOTrainer(RowTrainer):
     # The parts of the stages.
 
     def specs_of(self, rows: Sequence[Mapping[str, Any]], first: int, seed: int) -> list[EpisodeSpec]:
-        """Return the episodes of rows of which the first has this position among all processes."""
+        """Return the episodes of `rows`; `first` is the position of the first row among the rows of all ranks."""
         specs = group_specs(rows, first=first, group_size=self.num_generations, sampling_seed=seed)
         for hook in self.hooks:
             specs = hook.specs(specs)
         return specs
 
     def _specs_ahead(self, number: int) -> list[EpisodeSpec]:
-        """Return this process's episodes of a coming rollout: an equal share of its tasks, in whole groups.
+        """Return this rank's episodes of a coming rollout: an equal share of its tasks, in whole groups.
 
-        Groups are numbered through the run. Task and seeds are those of the group in a run without staleness.
+        Groups are numbered through the run. Tasks and seeds are the same as in a run without staleness.
         """
         tasks, size, seed = self.args.batch_tasks, self.num_generations, derive_seed(self.args.seed, number)
         share = tasks // self.accelerator.num_processes
@@ -274,7 +275,7 @@ class AgentGRPOTrainer(RowTrainer):
         return specs
 
     def _my_share(self, kept: Sequence[TrainingEpisode]) -> list[TrainingEpisode]:
-        """Send each episode to the process that trains on it, and return those of this one, by falling length."""
+        """Send each episode to the rank that trains on it, and return the episodes of this rank, by falling length."""
         lengths = dict(gather_items([(e.number, e.n_tokens) for e in kept]))
         shares = balance(lengths, self.accelerator.num_processes)
         by_number = {episode.number: episode for episode in kept}
@@ -283,12 +284,12 @@ class AgentGRPOTrainer(RowTrainer):
         return [received[number] for number in shares[self.accelerator.process_index]]
 
     def is_trained(self, episode: Episode) -> bool:
-        """Whether an episode that counts for the credit of its group is in the loss, too."""
+        """Whether an episode that counts for the credit of its group is also in the loss."""
         return not episode.spec.greedy and not (self.args.mask_truncated_completions and episode.truncated)
 
     def number_of(self, episode: Episode) -> int:
-        """Return the position of an episode in the rollout, over all processes."""
-        # With a place for a greedy episode after the members of each group.
+        """Return the position of an episode in the rollout, over all ranks."""
+        # The members of each group are followed by a position for a greedy episode.
         return episode.spec.group * (self.num_generations + 1) + episode.spec.member
 
     def _training_episode(self, episode: Episode) -> TrainingEpisode:
@@ -312,7 +313,7 @@ class AgentGRPOTrainer(RowTrainer):
     def _assign_credit(self, batch: Batch, episodes: Sequence[TrainingEpisode]) -> dict[int, TokenCredit]:
         """Add the advantages to the batch.
 
-        Returned are, by number of this process's episodes, the advantage of each token and the critic's value.
+        Returns the advantage and the critic's value of each token, by the number of this rank's episodes.
         """
         timeline = Timeline(batch, len(episodes))
         local = experience(episodes, timeline, **self._evidence(batch, timeline))
@@ -338,7 +339,7 @@ class AgentGRPOTrainer(RowTrainer):
         }
 
     def _running_means(self) -> dict[str, float]:
-        """Return the means that earlier rollouts left, to be updated. A rollout that is played again begins alike."""
+        """Return the means of earlier rollouts, to be updated; a rollout that is played again starts alike."""
         state = self.kept.get(_MEANS, {"rollout": -1, "after": {}})
         before = state["before" if state["rollout"] == self._rollout_number else "after"]
         after: dict[str, float] = {**before}
@@ -348,7 +349,7 @@ class AgentGRPOTrainer(RowTrainer):
     def _evidence(self, batch: Batch, timeline: Timeline) -> dict[str, torch.Tensor]:
         if not self.kl_in_reward:
             return {}
-        # The plain log-ratio (k1): its expectation is the KL, and as a reward it needs no gradient of its own.
+        # The plain log-ratio (k1): its expectation is the KL, and as a reward it needs no gradient.
         return {"penalty": -self.beta * timeline.read((batch["old_logps"] - batch["ref_logps"]).clamp(-CLAMP, CLAMP))}
 
     def _take_estimate(self, batch: Batch, timeline: Timeline, estimate: Estimate) -> None:
@@ -365,8 +366,8 @@ class AgentGRPOTrainer(RowTrainer):
         """Play every evaluation task once (`num_generations_eval` times) and report success with a 95% interval."""
         self.model.eval()
         size, seed = self.num_generations_eval, self.args.seed
-        # The data set is divided here and not by the loader, which would repeat tasks until all processes have equally
-        # many. A process without a task plays, too: all of them take part in handing over sharded weights.
+        # The data set is divided here. The loader would repeat tasks until all ranks have equally many. A rank without
+        # a task plays, too, because all ranks take part in the transfer of sharded weights.
         rows = list(as_tasks(dataloader.dataset, "eval_dataset", self._env_given))
         specs = [
             spec
@@ -400,7 +401,7 @@ class AgentGRPOTrainer(RowTrainer):
 
 
 def _settings(trainer: type[AgentGRPOTrainer], model: Any, args: Any, given: Mapping[str, Any]) -> AgentGRPOConfig:
-    """Return the settings of a trainer, by default those of its class; `ConfigError` for what does not go together."""
+    """Return `args`, by default the settings of the trainer's class; `ConfigError` for settings that conflict."""
     for name in INSTEAD.keys() & given.keys():
         raise ConfigError(f"{trainer.__name__} takes no {name}: {INSTEAD[name]}")
     if args is None:

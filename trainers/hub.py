@@ -1,9 +1,9 @@
-"""What `--push_to_hub` uploads: the model, its card, and no other file of a run's folder.
+"""The files that `--push_to_hub` uploads: the model, its card, and no other file of a run's folder.
 
-transformers uploads the whole folder. That of a run also holds the command line (`run.json`), the lock with the name of
-the machine, logs, trajectories with rows of the training data, and whatever the user keeps there. So this file names
-what may leave the machine. A checkpoint is uploaded for `--hub_strategy checkpoint` and
-`all_checkpoints` only, with what is needed to resume from it.
+transformers uploads the whole folder. The folder of a run also holds the command line (`run.json`), the lock with the
+name of the machine, logs, trajectories with rows of the training data, and files of the user. So this file names the
+files that may leave the machine. A checkpoint is uploaded only for `--hub_strategy checkpoint` and `all_checkpoints`,
+with the files that are needed to resume from it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MODEL_FILES = (
     *("added_tokens.json", "vocab.*", "merges.txt", "*processor_config.json"),
     *("adapter_config.json", "adapter_model.safetensors", "model*.safetensors", "model.safetensors.index.json"),
 )
-"""What a model needs; what else a checkpoint holds is the trainer's (optimizer, schedule, random generators, logs)."""
+"""The files of a model; other files of a checkpoint are the trainer's (optimizer, schedule, random states, logs)."""
 _ABOUT = ("README.md", "agent_gym.json", "critic/model.safetensors")
 # Code that belongs to a model, as `save_pretrained` names it.
 _CODE = tuple(
@@ -45,14 +45,14 @@ _OF_TRAINER = (
 
 
 def model_files(folder: Path, *, resumed: bool = False) -> list[str]:
-    """Name the files of a folder that may be uploaded, relative to it; with `resumed` also what a run resumes from."""
+    """Name the files of a folder that may be uploaded, relative to it; with `resumed` also the files for resuming."""
     patterns = (*MODEL_FILES, *_ABOUT, *_CODE, *(_OF_TRAINER if resumed else ()))
     found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
     return sorted(str(path.relative_to(folder)) for path in found)
 
 
 class ModelUploads(Trainer):
-    """A trainer that uploads its model, and keeps the rest of its folder to itself."""
+    """A trainer that uploads its model, and no other file of its folder."""
 
     args: Any
     push_in_progress: Any
@@ -65,7 +65,7 @@ class ModelUploads(Trainer):
         revision: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Save the model and upload it with its card; return the commit, or with `blocking=False` its future."""
+        """Save the model and upload it with its card; return the commit, or its future with `blocking=False`."""
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         token = token or self.args.hub_token
         if self.hub_model_id is None:
@@ -85,7 +85,7 @@ class ModelUploads(Trainer):
         )
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Upload the model of a checkpoint while training continues, as `hub_strategy` says."""
+        """Upload the model of a checkpoint while training continues, according to `hub_strategy`."""
         if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
             return
         running = self.push_in_progress is not None and not self.push_in_progress.is_done()
@@ -111,7 +111,7 @@ class ModelUploads(Trainer):
             self.push_in_progress = PushInProgress(cast(Any, jobs))  # declared as one job, used as a list
 
     def _show_model(self, checkpoint: Path, folder: Path) -> None:
-        """Give the run's folder the model of a checkpoint, which may be removed before its upload has ended."""
+        """Copy the model of a checkpoint to the run's folder, as it may be removed before its upload ends."""
         aside = folder / aside_name() / "hub"
         try:
             for name in model_files(checkpoint):
@@ -128,7 +128,7 @@ class ModelUploads(Trainer):
                 aside.parent.parent.rmdir()
 
     def _upload(self, folder: Path, files: Sequence[str], **about: Any) -> Any:
-        # Patterns of the hub's client: a name may hold their signs.
+        # The hub's client takes patterns, and a name may contain their special characters.
         allowed = [glob.escape(name) for name in files]
         return HfApi().upload_folder(
             repo_id=str(self.hub_model_id), folder_path=str(folder), allow_patterns=allowed, **about

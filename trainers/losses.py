@@ -1,4 +1,4 @@
-"""Losses: from logprobs and advantages to one number per token, and what a token counts.
+"""Losses: from logprobs and advantages to one number per token, and the weight of each token.
 
     loss of a batch = sum over all tokens of  weight x loss per token
 
@@ -17,15 +17,15 @@ from torch.utils.checkpoint import checkpoint
 
 _AT_ONCE = 1024
 CLAMP = 20.0
-"""Largest magnitude of a log-ratio. One token with a vanishing old probability (forced, or lost to another precision)
-has an exp() that overflows, and a single inf makes every weight NaN."""
+"""The largest magnitude of a log-ratio. The exp() of a token with a vanishing old probability (forced, or lost to
+another precision) overflows, and a single inf makes every weight NaN."""
 
 
 class PolicyLoss(NamedTuple):
-    """The loss (B, T) to be minimised, and where (B, T, bool) it was clipped.
+    """The loss (B, T) to be minimised, and the tokens (B, T, bool) at which it was clipped.
 
-    `low`: a bad action had become so much less likely that the gradient was cut off. `high`: a good action had become
-    so much more likely, or (dual clip) a bad one far too likely.
+    `low`: a bad action had become so much less likely that its gradient was cut off. `high`: a good action had become
+    so much more likely, or (dual clip) a bad action far too likely.
     """
 
     loss: torch.Tensor
@@ -36,14 +36,15 @@ class PolicyLoss(NamedTuple):
 def probability_ratio(
     logps: torch.Tensor, old_logps: torch.Tensor, step_of: torch.Tensor, level: str = "token"
 ) -> torch.Tensor:
-    """How much more likely the policy finds its actions now than when the batch was scored.
+    """Return the ratio of each action's probability now to its probability when the batch was scored.
 
     Args:
         logps: (B, T) logprobs now, with gradient.
         old_logps: (B, T) logprobs before the first update on these rows.
         step_of: (B, T) step that sampled the token, -1 where the environment wrote it.
-        level: "token" gives each token its own ratio (PPO). "step" and "sequence" give all tokens of a step, or all
-            sampled tokens of a row, the geometric mean of theirs: s = exp(mean log-ratio) (GSPO, arXiv:2507.18071).
+        level: "token" gives each token a separate ratio (PPO). "step" and "sequence" give all tokens of a step, or all
+            sampled tokens of a row, the geometric mean of their ratios: s = exp(mean log-ratio) (GSPO,
+            arXiv:2507.18071).
 
     Returns:
         (B, T), with gradient; 1 on the environment's tokens.
@@ -57,8 +58,8 @@ def probability_ratio(
     sums = log_ratio.new_zeros(shape).scatter_add(1, segment, log_ratio * mask)
     counts = log_ratio.new_zeros(shape).scatter_add(1, segment, mask.to(log_ratio.dtype))
     mean = torch.where(mask, (sums / counts.clamp(min=1)).gather(1, segment), 0.0)
-    # The value is the step's, the gradient is the token's own (GSPO-token): so an advantage that differs between the
-    # tokens of a step still reaches the token it belongs to. With equal advantages both gradients are the same.
+    # The value is that of the step, and the gradient is that of the token (GSPO-token). So an advantage that differs
+    # between the tokens of a step still reaches its token. With equal advantages both gradients are the same.
     return mean.detach().exp() * (log_ratio - log_ratio.detach()).exp()
 
 
@@ -74,11 +75,13 @@ def clipped_loss(
     Args:
         ratio: (B, T) from `probability_ratio`.
         advantages: (B, T).
-        low: how far a bad action may fall.
-        high: how far a good action may rise. More than `low` ("clip-higher", DAPO, arXiv:2503.14476) leaves room for
-            rare tokens: one of probability 0.01 can otherwise not get beyond 0.012 in one batch, one of 0.9 is free.
-        dual: for A < 0 the minimum has no floor: a bad action that has become far more likely would rule the batch. The
-            loss is then cut at -dual A (dual clip, arXiv:1912.09729, which uses 3; TRL's `delta`). None leaves it out.
+        low: how far the ratio of a bad action may fall.
+        high: how far the ratio of a good action may rise. A value above `low` ("clip-higher", DAPO, arXiv:2503.14476)
+            leaves room for rare tokens: otherwise a token of probability 0.01 cannot exceed 0.012 in one batch, while a
+            token of 0.9 is free.
+        dual: for A < 0 the minimum has no floor, and a bad action that has become far more likely would dominate the
+            batch. The loss is then cut at -dual A (dual clip, arXiv:1912.09729, which uses 3; TRL's `delta`). None
+            leaves it out.
     """
     pulled = ratio if dual is None else ratio.clamp(max=dual)
     loss = -torch.minimum(pulled * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
@@ -91,19 +94,20 @@ def clipped_loss(
 def cispo_loss(ratio: torch.Tensor, logps: torch.Tensor, advantages: torch.Tensor, cap: float = 5.0) -> PolicyLoss:
     """REINFORCE with a capped importance weight (CISPO, arXiv:2506.13585): -min(ratio, cap) A log p.
 
-    PPO's clip silences a token, first of all the rare ones that turn a chain of thought around. Here only the weight is
-    cut off, so that every token keeps a gradient. All are (B, T); the gradient of `logps` is used, that of `ratio` is
-    not. `cap` is the largest weight (TRL's `epsilon_high` for this loss; ScaleRL, arXiv:2510.13786, uses 5).
+    PPO's clip removes the gradient of a token, and first of the rare tokens that change the course of a chain of
+    thought. CISPO cuts only the weight, so every token keeps a gradient. All arguments are (B, T); the gradient of
+    `logps` is used, and that of `ratio` is not. `cap` is the largest weight (TRL's `epsilon_high` for this loss;
+    ScaleRL, arXiv:2510.13786, uses 5).
     """
     weight = ratio.detach().clamp(max=cap)
     return PolicyLoss(-weight * advantages * logps, torch.zeros_like(ratio, dtype=torch.bool), ratio > cap)
 
 
 def reinforce_loss(ratio: torch.Tensor, logps: torch.Tensor, advantages: torch.Tensor) -> PolicyLoss:
-    """REINFORCE: -A log p (Williams, Machine Learning 8, 1992), and with A of 1 or 0 the likelihood loss of RAFT.
+    """REINFORCE: -A log p (Williams, Machine Learning 8, 1992); with A of 1 or 0 it is the likelihood loss of RAFT.
 
-    No ratio weighs a token, so that later updates on a rollout are those of supervised learning on it. All are (B, T);
-    `ratio` tells the shape alone: nothing is clipped.
+    No ratio weighs a token, so later updates on a rollout equal supervised learning on it. All arguments are (B, T);
+    only the shape of `ratio` is used, as nothing is clipped.
     """
     nowhere = torch.zeros_like(ratio, dtype=torch.bool)
     return PolicyLoss(-advantages * logps, nowhere, nowhere)
@@ -114,8 +118,8 @@ def logprobs_and_entropy(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the logprob of each label and the entropy of its distribution, (1, M) float32, from logits (1, M, V).
 
-    For the models whose logits the fused output layer of TRL does not compute. A thousand tokens at a time are in
-    float32, also when the gradient is computed.
+    This function serves the models whose logits TRL's fused output layer does not compute. At most a thousand tokens at
+    a time are in float32, also when the gradient is computed.
     """
 
     def score(part: torch.Tensor, label: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -131,9 +135,10 @@ def logprobs_and_entropy(
 def kl_estimate(logps: torch.Tensor, ref_logps: torch.Tensor) -> torch.Tensor:
     """Estimate KL(policy || reference) per token, (B, T) in nats: exp(d) - d - 1 with d = ref - policy (Schulman's k3).
 
-    Never negative, unbiased, and of low variance where the policies are close (http://joschu.net/blog/kl-approx.html).
-    Its gradient is not that of the KL. With `use_bias_correction_kl`, TRL's default, the loss multiplies it by the
-    probability ratio, which has a gradient, too (DeepSeek-V3.2, arXiv:2512.02556).
+    The estimate is never negative, is unbiased, and has low variance where the policies are close
+    (http://joschu.net/blog/kl-approx.html). Its gradient is not that of the KL. With `use_bias_correction_kl`, TRL's
+    default, the loss multiplies it by the probability ratio, which also has a gradient (DeepSeek-V3.2,
+    arXiv:2512.02556).
     """
     difference = (ref_logps - logps).clamp(-CLAMP, CLAMP)
     return difference.exp() - difference - 1
@@ -150,7 +155,7 @@ def value_loss(
         values: (B, T) with gradient.
         old_values: (B, T) when the batch was scored.
         returns: (B, T) targets.
-        clip: c, None for none.
+        clip: c; None disables the clip.
     """
     error = (values - returns) ** 2
     if clip is not None:
@@ -169,8 +174,8 @@ def loss_weights(
 ) -> torch.Tensor:
     """Weigh tokens so that all units count the same and all weights sum to 1, or by a constant.
 
-    The weights are fixed when the rollout is laid out, over all processes, so that its gradient does not depend on how
-    its rows are shuffled, cut or shared.
+    The weights are fixed over all ranks when the rollout is laid out, so the gradient of a rollout does not depend on
+    how its rows are shuffled, cut or shared.
 
         token     every token alike: long episodes and long steps count more (DAPO, arXiv:2503.14476)
         sequence  every row alike: an episode whose context was rewritten has as many votes as rows
@@ -181,10 +186,10 @@ def loss_weights(
     Args:
         mask: (B, T) True for tokens that are trained on.
         step_of: (B, T) step of the token within its episode.
-        episode_of: (B,) number of the row's episode, from 0 on; whole episodes stay on one process.
+        episode_of: (B,) number of the row's episode, from 0; whole episodes stay on one rank.
         by: the choice above.
-        total: sums a count over all processes.
-        constant: tokens that a rollout may have, over all processes.
+        total: sums a count over all ranks.
+        constant: the largest number of tokens of a rollout, over all ranks.
 
     Returns:
         (B, T) float32, 0 outside the mask; all 0 if nothing is trained on.
@@ -199,7 +204,8 @@ def loss_weights(
         "step": episodes * (step_of.max() + 2) + step_of + 1,
         "episode": episodes,
     }
-    # Only units with a trained token count; number them without gaps, then divide each unit's share among its tokens.
+    # Only units with a trained token count. They are numbered without gaps, and each unit's share is divided among its
+    # tokens.
     _, unit, sizes = keys[by][mask].unique(return_inverse=True, return_counts=True)
     units = total(torch.tensor(len(sizes), device=mask.device)).clamp(min=1)
     weights = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)
@@ -219,19 +225,19 @@ def engine_ratio(
     """Return the importance weight of each token under bounded importance sampling.
 
     An engine computes the logprob of a token with other kernels, in another precision or with older weights, which
-    biases the policy gradient. The weight trainer/engine removes the bias, and its bounds keep one odd token from
-    ruling the batch.
+    biases the policy gradient. The weight trainer/engine removes the bias, and its bounds prevent one odd token from
+    dominating the batch.
 
     Args:
         logps: (B, T) logprobs under the trainer's weights before the update, detached.
         engine_logps: (B, T) logprobs under the engine that sampled; NaN where it has none, which counts as no
-            difference. One of -inf makes the ratio infinite: truncated to `high`, or dropped.
+            difference. A logprob of -inf makes the ratio infinite: it is truncated to `high`, or dropped.
         action_mask: (B, T) 1 where the policy sampled the token.
         mode: "token_truncate" clamps exp(logps - engine_logps) to [low, high] (truncated importance sampling, Yao et
-            al. 2025, "Your efficient RL framework secretly brings you off-policy RL training"), "token_mask" gives
-            tokens outside a weight of 0. "sequence_..." do the same to the ratio of the whole row, "geometric_..." to
-            the geometric mean of its tokens' ratios, whose spread does not grow with the row: bounds of a few per cent
-            around 1 are usual there.
+            al. 2025, "Your efficient RL framework secretly brings you off-policy RL training"). "token_mask" gives
+            tokens outside the bounds a weight of 0. "sequence_..." do the same to the ratio of the whole row.
+            "geometric_..." do the same to the geometric mean of its tokens' ratios, whose spread does not grow with the
+            row: bounds of a few per cent around 1 are usual there.
         low: lower bound, None for none.
         high: upper bound, None for none.
 
@@ -249,29 +255,30 @@ def engine_ratio(
     bounded = ratio.clamp(min=low, max=high)
     if mode.endswith("truncate"):
         return bounded
-    # A ratio that overflowed is outside of every bound, and 0 times infinity is not 0.
+    # An overflowed ratio is outside every bound, and 0 times infinity is not 0.
     return torch.where((ratio == bounded) & ratio.isfinite(), ratio, 0.0)
 
 
 def mismatch_kl(logps: torch.Tensor, engine_logps: torch.Tensor, action_mask: torch.Tensor) -> torch.Tensor:
-    """Estimate KL(engine || trainer) per token from what the engine sampled: ratio - 1 - log ratio (k3).
+    """Estimate KL(engine || trainer) per token from the engine's samples: ratio - 1 - log ratio (k3).
 
-    (B, T) in nats, of the arguments of `engine_ratio`; 0 where nothing was sampled or the engine has no logprob.
+    Takes the arguments of `engine_ratio` and returns (B, T) in nats; 0 where nothing was sampled or the engine has no
+    logprob.
     """
     difference = torch.nan_to_num((logps - engine_logps) * action_mask, nan=0.0)
     return difference.exp() - 1 - difference
 
 
 def overlong_penalty(length: int, limit: int, buffer: int) -> float:
-    """Return what to add to the reward of a step of this many tokens (DAPO, arXiv:2503.14476, eq. 13).
+    """Return the term that is added to the reward of a step of this many tokens (DAPO, arXiv:2503.14476, eq. 13).
 
-    0 up to `limit - buffer` tokens; falls linearly to -1 at `limit` and stays there.
+    It is 0 up to `limit - buffer` tokens, falls linearly to -1 at `limit`, and stays at -1.
     """
     return min(0.0, max(-1.0, (limit - buffer - length) / buffer))
 
 
 class RunningMeans:
-    """Means and maxima over tokens that are collected piece by piece, and exchanged between processes once.
+    """Means and maxima over tokens that are collected piece by piece, and exchanged between ranks once.
 
     A mean of the pieces' means would depend on how the batch was cut.
     """
@@ -281,8 +288,8 @@ class RunningMeans:
         self._most: dict[str, torch.Tensor] = {}
 
     def add(self, name: str, values: torch.Tensor, mask: torch.Tensor) -> None:
-        """Count the values where the mask is True; both have the same shape."""
-        # Selected and not multiplied: what is infinite outside the mask is not 0 x infinity.
+        """Add the values where the mask is True; both have the same shape."""
+        # The values are selected and not multiplied by the mask, because 0 x infinity is not 0.
         part = torch.stack([torch.where(mask, values.detach(), 0).sum().float(), mask.sum().float()])
         self._sums[name] = self._sums.get(name, 0) + part
 
@@ -292,9 +299,9 @@ class RunningMeans:
         self._most[name] = torch.maximum(self._most.get(name, most), most)
 
     def pop(self, accelerator: Any) -> dict[str, float]:
-        """Return means and maxima over all processes, which must have given the same names, and start anew.
+        """Return means and maxima over all ranks, which must have given the same names, and start anew.
 
-        A name without a value in any of them is left out: 0 would lower its mean over other minibatches.
+        A name without a value on any rank is left out: a 0 would lower its mean over other minibatches.
         """
         if not self._sums:
             return {}

@@ -14,7 +14,7 @@ from agent_gym.rollout.episode import call_seconds, episode_values, sum_by_name
 
 
 def eval_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Success over all processes with its 95% interval over distinct prompts, mean reward, and counts."""
+    """Success over all ranks with its 95% interval over distinct prompts, mean reward, and counts."""
     done = [episode for episode in episodes if not episode.failure]
     mine = (sum(e.success for e in done), sum(e.reward for e in done), len(done), len(episodes))
     wins, reward, n, played = (sum(column) for column in zip(*gather(mine), strict=True))
@@ -37,12 +37,12 @@ def reward_metrics(
 ) -> dict[str, float]:
     """Mean reward of the scored episodes, spread within groups, and the share of the `played` episodes that failed.
 
-    `returns` has the rewards of each group of `group_size` episodes, `source_of` its environment.
+    `returns` holds the rewards of each group of `group_size` episodes, `source_of` its environment.
     """
     scored = [value for values in returns.values() for value in values]
     compared = {group: [*values] for group, values in returns.items()}
     if group_size == 1:
-        # Groups of one have no spread. That of their environment shows whether there is anything to learn from.
+        # A group of one has no spread. The spread within its environment shows whether there is anything to learn.
         compared = {source: [] for source in source_of.values()}
         for group, values in returns.items():
             compared[source_of[group]] += values
@@ -56,9 +56,9 @@ def reward_metrics(
 
 
 def mean_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Average the numbers of the episodes of all processes (`episode_values`); failed ones are left out.
+    """Average the numbers of the episodes of all ranks (`episode_values`); episodes with a failure are left out.
 
-    `tool/<name>/latency` is a mean over calls, in seconds. Where several environments were played, the means of each
+    `tool/<name>/latency` is a mean over calls, in seconds. If several environments were played, the means of each
     follow as `<environment id>/<name>`, with its reward.
     """
     mine: list[tuple[str, dict[str, float] | None]] = []
@@ -71,11 +71,11 @@ def mean_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     means = {}
     for env_id in ["", *(env_ids if len(env_ids) > 1 else ())]:
         done = [values for of, values in played if values is not None and env_id in ("", of)]
-        # A name that an episode lacks (no call of a tool, no term of a reward) is 0 there and not unknown.
+        # A name that an episode lacks (no call of a tool, no term of a reward) counts as 0 and not as unknown.
         totals = sum_by_name(done)
         for name, total in totals.items():
             tool = re.fullmatch("(tool/.*/)latency", name)
             mean = total / (totals[tool[1] + "calls"] if tool else len(done))
             means[f"{env_id}/{name}" if env_id else name] = mean
-    means.pop("reward", None)  # the trainer logs that of the sampler's tasks
+    means.pop("reward", None)  # the trainer logs the reward of the sampler's tasks
     return means

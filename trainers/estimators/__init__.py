@@ -1,7 +1,7 @@
-"""Advantage estimators: from what the steps of an episode earned to how much better each token was than expected.
+"""Advantage estimators: from the rewards of an episode's steps to the advantage of each token.
 
-Each is a pure function of an `Experience` (trainers/credit.py): groups.py holds those that
-compare episodes, reinforce.py and imitation.py those that compare nothing, gae.py and pspo.py those with a critic.
+Each is a pure function of an `Experience` (trainers/credit.py). The estimators in groups.py compare episodes,
+reinforce.py and imitation.py compare nothing, and gae.py and pspo.py use a critic.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["ESTIMATORS", "SCALES", "Credit", "Estimate", "Estimator", "Experienc
 
 
 class Estimator(NamedTuple):
-    """An estimator, and what it needs: a critic, several episodes of a task, a greedy one, or running means.
+    """An estimator and its needs: a critic, several episodes of a task, a greedy episode, or running means.
 
-    One that `reads_tokens` gets the tokens of this process's episodes; any other gets the episodes of all processes
-    `by_steps`, and its advantages are the same for all tokens of a step.
+    An estimator that `reads_tokens` gets the tokens of this rank's episodes. Any other estimator gets the episodes of
+    all ranks `by_steps`, and its advantages are the same for all tokens of a step.
     """
 
     estimate: Callable[[Experience, Credit], Estimate]
@@ -33,8 +33,8 @@ class Estimator(NamedTuple):
     needs_groups: bool = False
     needs_baseline: bool = False
     needs_means: bool = False
-    reads_rewards: bool = True  # False where success alone decides
-    loss: str | None = None  # the `loss_type` that belongs to it; None for the one in the settings
+    reads_rewards: bool = True  # False if only success counts
+    loss: str | None = None  # the `loss_type` that it prescribes; None for the one in the settings
 
 
 ESTIMATORS: dict[str, Estimator] = {
@@ -54,7 +54,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "bilevel_gae": Estimator(gae.bilevel_gae, reads_tokens=True, needs_critic=True),
     "pspo": Estimator(pspo.pspo, reads_tokens=True, needs_critic=True),
 }
-"""By the name in the settings."""
+"""The estimators by their names in the settings."""
 
 
 def get_estimator(name: str) -> Estimator:
@@ -76,18 +76,18 @@ def assign(
     running_means: dict[str, float] | None = None,
     gather: Callable[[Any], list[Any]],
 ) -> Estimate:
-    """Estimate the advantages of this process's episodes, which are compared with those of all.
+    """Estimate the advantages of this rank's episodes, which are compared with the episodes of all ranks.
 
     Args:
-        estimator: who decides.
+        estimator: the estimator.
         credit: its settings.
-        local: the N episodes of this process.
-        numbers: the number of each, which no other episode of any process has.
-        greedy: numbers of this process's greedy episodes, of which each group has one if the estimator needs them.
-        process_norm: how process rewards are scaled, see `shape_rewards`.
-        outcome_weight: factor of the outcome beside them.
-        running_means: of `rae`, which are updated; the same in all processes.
-        gather: returns what each process gives; all processes call this function at the same point.
+        local: the N episodes of this rank.
+        numbers: the number of each episode, which no other episode of any rank has.
+        greedy: numbers of this rank's greedy episodes; each group has one if the estimator needs them.
+        process_norm: the scale of process rewards, see `shape_rewards`.
+        outcome_weight: the factor of the outcome under a `process_norm`.
+        running_means: the means of `rae`, which are updated; the same on all ranks.
+        gather: returns the values of all ranks; all ranks call this function at the same point.
     """
     all_numbers, steps = merge(gather((list(numbers), local.by_steps())))
     steps = shape_rewards(steps, process_norm, outcome_weight, credit.step_gamma)

@@ -1,11 +1,11 @@
-"""Advantages without a critic: what an episode earned, compared with other episodes.
+"""Advantages without a critic: the return of an episode, compared with other episodes.
 
-`grpo`, `dr_grpo`, `rloo` and `remax` take other attempts at the same task for the baseline; they differ in who is
-compared with whom, and in what they divide by. `gigpo` compares steps, too. REINFORCE++ normalises over the batch, and
-`rae` compares with what the same role earned before.
+`grpo`, `dr_grpo`, `rloo` and `remax` take the baseline from other attempts at the same task. They differ in the
+episodes that they compare, and in the divisor. `gigpo` also compares steps. REINFORCE++ normalises over the batch, and
+`rae` compares with the earlier returns of the same role.
 
-Shapes: N episodes, K steps, L tokens. Groups may have any size, and their members may stand in any order. What cannot
-be computed in a small case (a group of one, a batch that agrees, an episode without tokens) is 0, which for an
+Shapes: N episodes, K steps, L tokens. Groups may have any size, and their members may be in any order. If a small case
+cannot be computed (a group of one, a batch of equal returns, an episode without tokens), the result is 0, which for an
 advantage means "nothing learnt". R is `Experience.episode_returns`, (N,).
 """
 
@@ -24,9 +24,9 @@ from agent_gym.trainers.grouping import TINY, centre, group_size, group_std, ret
 
 SCALES = ("group", "batch", "none")
 EPSILON = 1e-4
-"""What `grpo` adds to the deviation; TRL's number."""
+"""`grpo` adds this to the standard deviation; the number is TRL's."""
 DECAY = 0.95
-"""Of the running means of `rae`; SPIRAL's number."""
+"""The decay of the running means of `rae`; the number is SPIRAL's."""
 
 
 def whiten(
@@ -37,15 +37,15 @@ def whiten(
 ) -> torch.Tensor:
     """Shift and scale the masked numbers of the whole batch to mean 0 and standard deviation 1.
 
-    Mean and deviation are those of all processes. They are put together from the moments of each (Chan, Golub, LeVeque,
-    1979), so that no number has to travel.
+    The mean and the deviation are over all ranks. They are computed from the moments of each rank (Chan, Golub,
+    LeVeque, 1979), so the numbers themselves are not sent.
 
     Args:
         numbers: (N, ...).
         mask: the same shape, True where a number counts; each has one vote.
-        sources: (N,) environment of each entry of the first dimension; each environment has a mean and a deviation of
-            its own. None for one environment.
-        gather: returns what each process gives.
+        sources: (N,) environment of each entry of the first dimension; each environment has a separate mean and
+            deviation. None for one environment.
+        gather: returns the values of all ranks.
 
     Returns:
         The same shape, 0 outside the mask. A single number, or numbers that are all equal, become 0.
@@ -68,7 +68,7 @@ def whiten(
 
 
 def whitened(numbers: torch.Tensor, mask: torch.Tensor, experience: Experience, credit: Credit) -> torch.Tensor:
-    """`whiten` over the batch that an experience is part of, if the settings want it."""
+    """`whiten` over the batch that contains an experience, if the settings enable it."""
     return whiten(numbers, mask, experience.sources, experience.gather) if credit.whiten else numbers
 
 
@@ -86,30 +86,31 @@ def grpo(
     Group Relative Policy Optimization, arXiv:2402.03300. Raises `ConfigError` for an unknown scale.
 
     Args:
-        returns: (N,) R, what each episode earned.
-        groups: (N,) which episodes answer the same task.
+        returns: (N,) R, the return of each episode.
+        groups: (N,) equal for the episodes of one task.
         scale: "group" divides by the standard deviation of the group, "batch" by that of all episodes of the same
             environment (arXiv:2508.08221), "none" by nothing.
         sources: (N,) environment of each episode. None for one environment.
 
     Returns:
-        (N,) exactly 0 in groups that agree, of which a group of one is a case.
+        (N,) exactly 0 in groups of equal returns, such as a group of one.
     """
     if scale not in SCALES:
         raise ConfigError(f"scale_rewards is {scale!r}; allowed: {', '.join(SCALES)}")
     centred = centre(returns, groups)
     if scale == "none":
         return centred
-    # The spread of a small group is a poor estimate, and it is smallest where almost all agree: with 7 right and 1
-    # wrong, the one gets -2.5. The batch's spread treats all tasks alike and still makes up for the size of rewards.
+    # The spread of a small group is a poor estimate, and it is smallest where almost all returns are equal: with 7
+    # right and 1 wrong, the wrong one gets -2.5. The spread of the batch treats all tasks alike and still normalises
+    # the size of rewards.
     batch = torch.zeros_like(groups) if sources is None else sources
     return centred / (group_std(returns, groups if scale == "group" else batch) + EPSILON)
 
 
 def with_process_rewards(experience: Experience, credit: Credit, advantages: torch.Tensor) -> Estimate:
-    """Hand advantages to the tokens and add the process rewards that followed: A_token = A + sum_j g^(j-k) p_j, j >= k.
+    """Give the advantages to the tokens and add the later process rewards: A_token = A + sum_j g^(j-k) p_j, j >= k.
 
-    A process reward credits its step k and those before it, which made it possible, and never those after it. PRIME
+    A process reward credits its step and the earlier steps, which made it possible, and no later step. PRIME
     (arXiv:2502.01456) adds the two returns in the same way. g is `credit.step_gamma`; `advantages` are (N,) per episode
     or (N, K) per step, without the process rewards.
     """
@@ -124,10 +125,10 @@ def estimate_grpo(experience: Experience, credit: Credit) -> Estimate:
 
 
 def dr_grpo(experience: Experience, credit: Credit) -> Estimate:
-    """Compare with the mean of the group and leave the units alone: A_i = R_i - mean(R), plus the process rewards.
+    """Compare with the mean of the group without scaling: A_i = R_i - mean(R), plus the process rewards.
 
-    Dr. GRPO, arXiv:2503.20783: dividing by the spread of the group lets the tasks that are almost always or almost
-    never solved steer the update. The paper's other half is `loss_normalization="constant"`.
+    Dr. GRPO, arXiv:2503.20783: a division by the spread of the group gives the most weight to tasks that are almost
+    always or almost never solved. The paper's other half is `loss_normalization="constant"`.
     """
     return with_process_rewards(experience, credit, centre(experience.episode_returns, experience.groups))
 
@@ -135,8 +136,8 @@ def dr_grpo(experience: Experience, credit: Credit) -> Estimate:
 def rloo(experience: Experience, credit: Credit) -> Estimate:
     """Compare with the mean of the others: A_i = R_i - mean of R_j over j != i, plus the process rewards.
 
-    REINFORCE leave-one-out, arXiv:2402.14740. GRPO's mean contains the episode itself, which biases its gradient, and
-    the bias is a factor: in a group of n episodes
+    REINFORCE leave-one-out, arXiv:2402.14740. GRPO's mean contains the episode itself, which biases its gradient. The
+    bias is a factor: in a group of n episodes
 
         R_i - mean of R_j over j != i  =  n / (n - 1) (R_i - mean(R)).
 
@@ -159,10 +160,10 @@ def remax(experience: Experience, credit: Credit) -> Estimate:
 def gigpo(experience: Experience, credit: Credit) -> Estimate:
     """Compare episodes of a task, and steps from a state: A_ik = grpo(R)_i + grpo(G)_ik (GiGPO, arXiv:2505.10978).
 
-    G_ik = r_ik + step_gamma G_i,k+1 is what episode i earned from its step k on, process rewards included. It is
-    compared over all steps with the same anchor in the same group of episodes, those of one episode included: the step
-    that walked into a circle is further from the reward than the one that left it. A state that was met once gives 0,
-    so without common states this is GRPO.
+    G_ik = r_ik + step_gamma G_i,k+1 is the return of episode i from its step k on, process rewards included. It is
+    compared over all steps with the same anchor in the same group of episodes, steps of one episode included: a step
+    that enters a circle is further from the reward than the step that leaves it. A state that was met once gives 0, so
+    without common states this is GRPO.
 
     Reads `scale` (the paper has "group" and "none") and `step_gamma` (below 1 it prefers the shorter way; with 1 a
     circle costs nothing).
@@ -178,10 +179,10 @@ def gigpo(experience: Experience, credit: Credit) -> Estimate:
 
 
 def reinforce_pp(experience: Experience, credit: Credit) -> Estimate:
-    """Score each token by what came after it: A_t = r_t + gamma A_{t+1}, then whitened over all tokens of the batch.
+    """Score each token by its return: A_t = r_t + gamma A_{t+1}, then whitened over all tokens of the batch.
 
-    REINFORCE++, arXiv:2501.03262. There is no baseline but the batch's mean, so one episode per task is enough, and a
-    hard task looks like bad play. Process rewards stand at the tokens that earned them.
+    REINFORCE++, arXiv:2501.03262. The only baseline is the mean of the batch, so one episode per task is enough, and a
+    hard task looks like bad play. Process rewards are at the tokens that earned them.
     """
     returns = returns_to_go(experience.token_rewards, credit.gamma)
     return Estimate(whitened(returns, experience.token_mask, experience, credit))
@@ -190,8 +191,8 @@ def reinforce_pp(experience: Experience, credit: Credit) -> Estimate:
 def reinforce_pp_baseline(experience: Experience, credit: Credit) -> Estimate:
     """Compare with the mean of the group, in units of the whole batch: whiten(R - mean(R)), plus the process rewards.
 
-    Against `grpo` with the scale "batch": here the spread is measured after the difficulty of the tasks was taken out.
-    One vote per episode; an average over tokens would let long episodes set the unit.
+    Unlike `grpo` with the scale "batch", it measures the spread after the difficulty of the tasks was subtracted. Each
+    episode has one vote; with an average over tokens, long episodes would set the unit.
     """
     advantages = centre(experience.episode_returns, experience.groups)
     advantages = whitened(advantages, torch.ones_like(advantages, dtype=torch.bool), experience, credit)
@@ -202,9 +203,9 @@ def rae(experience: Experience, credit: Credit) -> Estimate:
     """Compare with a running mean of the same role in the same game: A_i = R_i - b, plus the process rewards.
 
     Role-conditioned advantage estimation (SPIRAL, arXiv:2506.24119). In self-play the roles of a game earn different
-    amounts however well they are played, and the mean of a group of games is the same for both. Each role has b of its
-    own, 0 at first, and after each episode b <- 0.95 b + 0.05 R_i: read first and updated then, as in SPIRAL's program,
-    so that no episode is compared with itself. Episodes count in the order of their numbers.
+    amounts however well they are played, and the mean of a group of games is the same for both. Each role has a
+    separate b, 0 at first. After each episode b <- 0.95 b + 0.05 R_i. As in SPIRAL's program, b is read before it is
+    updated, so no episode is compared with itself. Episodes count in the order of their numbers.
 
     Reads and updates `running_means`, by number of the source, which `source_number` makes of environment and role.
     """

@@ -7,9 +7,9 @@ PaperScout (T. Pan et al., arXiv:2601.10029), after the authors' program (github
     delta_k = r_k + gamma V_{k+1} - V_k,        A_k = delta_k + gamma lam A_{k+1},        then whitened over turns
     target of the critic = A_k + V_k at every token of the turn
 
-Credit is that of `step_gae`. The difference is where the critic learns: at every token of a turn, and not only where
-the turn begins. The other half of the algorithm is settings (docs/algorithms.md, Recipes): the ratio of a whole turn,
-GSPO's clips of 3e-4 and 4e-4, and each turn with the same weight.
+The credit is that of `step_gae`. The critic differs: it is trained at every token of a turn, and not only at the first.
+The other half of the algorithm is settings (docs/algorithms.md, Recipes): the ratio of a whole turn, GSPO's clips of
+3e-4 and 4e-4, and the same weight for each turn.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from agent_gym.trainers.grouping import returns_to_go
 
 
 def reinforce(experience: Experience, credit: Credit) -> Estimate:
-    """Score each token by what came after it, A_t = r_t + gamma A_{t+1}: (N, L), with the loss -A log p.
+    """Score each token by its return, A_t = r_t + gamma A_{t+1}: (N, L), with the loss -A log p.
 
-    Nothing is subtracted and nothing scaled, so that with rewards of 0 and 1 this is `raft` (imitation.py), and with
-    rewards that are all positive every action becomes likelier. `reinforce_pp` whitens the same numbers.
+    Nothing is subtracted or scaled. So with rewards of 0 and 1 this is `raft` (imitation.py), and with only positive
+    rewards every action becomes more likely. `reinforce_pp` whitens the same numbers.
     """
     returns = returns_to_go(experience.token_rewards, credit.gamma)
     return Estimate(returns.where(experience.token_mask, returns.new_zeros(())))
