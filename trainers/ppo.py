@@ -185,7 +185,7 @@ class AgentPPOTrainer(AgentGRPOTrainer):
 
 
 class _SyncPolicy(SyncRefModelCallback):
-    """Moves the reference model to the policy (`sync_ref_model`) without the critic, which the reference model lacks."""
+    """Moves the reference model to the policy (`sync_ref_model`) without the critic, which that model lacks."""
 
     accelerator: Any
 

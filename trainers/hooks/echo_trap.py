@@ -131,7 +131,7 @@ class EchoTrapMonitor:
         return messages
 
     def _bound(self, kind: str) -> float | None:
-        """Return the value at which a measurement becomes bad; None while there is no baseline to compare with."""
+        """Return the value at which a measurement becomes bad; None as long as a baseline is missing."""
         if kind == "reward_gap":
             return GAP
         seen = self._seen[kind]

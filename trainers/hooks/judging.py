@@ -39,7 +39,7 @@ def check_judge(judge: Judge, args: Any) -> None:
     if judge.kind.compares:
         if args.num_generations < 2:
             raise ConfigError("the judge compares episodes of a task: num_generations must be 2 or more")
-        # Above staleness 0 there are no rounds, and each process plays whole groups.
+        # Above staleness 0 the rounds are absent, and each process plays whole groups.
         share, rest = divmod(args.generation_batch_size, args.world_size)
         if (
             args.world_size > 1
