@@ -121,7 +121,7 @@ def _collate(
 class _LabelledTokens(WholeCheckpoints, SFTTrainer):
     """TRL's trainer, with an output layer that reads only the places before labels (TRL's does so only with Triton).
 
-    Its model card and its checkpoints are those of this project.
+    This project writes its model card and its checkpoints.
     """
 
     def _about(self) -> dict[str, Any]:

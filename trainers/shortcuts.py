@@ -129,7 +129,7 @@ def _can_share(trainer: Any, wrapped: Any) -> bool:
 
 
 def needs_own_head(trainer: Any) -> bool:
-    """Whether the logprobs of TRL's fused output layer differ from those of the model's forward pass.
+    """Whether the logprobs of TRL's fused output layer differ from the model's forward pass.
 
     TRL knows caps and scales of logits by the names of their settings, and takes the last layer for the whole head. The
     two are compared on random tokens, and also on louder hidden states: a cap shows only on large logits, which an
