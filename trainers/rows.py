@@ -48,7 +48,7 @@ from agent_gym.trainers.shortcuts import (
 )
 from agent_gym.trainers.trl_base import GRPOTrainer
 
-_STEPS = "micro_steps"  # in the trainer's state, which checkpoints keep
+_STEPS = "micro_steps"  # a key in the trainer's state, which checkpoints keep
 
 
 class Scores(NamedTuple):
@@ -81,8 +81,8 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         self._policy_loss = self.args.policy_loss
         self._chunks = cast(int, self.args.steps_per_generation)
         self._generated: Batch = {}
-        self._generated_in = -1  # number of the rollout
-        self._generated_at = -1  # the optimizer steps before it
+        self._generated_in = -1  # the number of the rollout
+        self._generated_at = -1  # the optimizer steps before the rollout
         self.shares_openings = False  # set before the first rollout if the model can share
         self.own_head = False  # whether logprobs come from the model's own forward pass (shortcuts.py)
         self._noisy = False  # whether the model has noise in training mode that no setting removes (noise.py)
@@ -97,7 +97,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
     @property
     def kept(self) -> dict[str, Any]:
-        """The values that checkpoints keep besides the fields of the trainer's state."""
+        """The values that checkpoints keep in addition to the fields of the trainer's state."""
         return cast(dict[str, Any], self.state.stateful_callbacks)
 
     @property

@@ -35,7 +35,7 @@ def held(folder: str | Path, *, announced: bool = False, meeting: str = "") -> I
     """Hold the lock of a run's folder, which is made if it does not exist.
 
     With `announced`, the processes that this process starts belong to the run, and trainers in them join the lock.
-    `meeting` is a name that all machines of the run know. Each machine starts the lock, and the later machines join.
+    `meeting` is a name that all machines of the run know. Each machine starts the run, and the later machines join.
 
     Raises:
         ConfigError: if another run holds the lock, or the folder cannot be written.

@@ -55,7 +55,7 @@ def keep_variance(returns: Returns, share: float, source_of: Mapping[int, int]) 
     kept: list[int] = []
     for ranked in _ranked(returns, source_of):
         sums = list(itertools.accumulate(variance for variance, _ in ranked))
-        enough = share * sums[-1] * (1 - 1e-9)  # sums round
+        enough = share * sums[-1] * (1 - 1e-9)  # sums have rounding errors
         kept += [group for _, group in ranked[: 1 + sum(total < enough for total in sums)]]
     return sorted(kept)
 

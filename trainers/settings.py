@@ -177,7 +177,7 @@ class AgentSettings:
     engine_tolerance: float | None = _sampling(
         0.01,
         "Limit of nats per token (sampling/kl) between the engine's logprobs and the loss's on the first rollout; "
-        "above it training stops before its first update. In 16 bits the limit is 10 times as high. None, inf: no limit.",
+        "above it training stops before its first update. In 16 bits the limit is 10 times this. None, inf: no limit.",
         0,
     )
     advantage_estimator: EstimatorName = _credit(

@@ -237,7 +237,7 @@ def random_rows(trainer: Any, count: int) -> tuple[list[torch.Tensor], torch.Ten
 
 
 def random_row(trainer: Any, seed: int) -> torch.Tensor:
-    """(_LONG,) random tokens."""
+    """Return (_LONG,) random tokens."""
     vocabulary = trainer.accelerator.unwrap_model(trainer.model_wrapped).config.get_text_config().vocab_size
     return torch.randint(vocabulary, (_LONG,), generator=torch.Generator().manual_seed(seed))
 

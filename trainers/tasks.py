@@ -166,7 +166,7 @@ def parse_mixture(text: str) -> list[tuple[str, float]]:
         except ValueError:
             weight = math.nan
         weight = _checked(weight, f"the weight of {env_id}", number)
-        env_id = resolve_env_id(env_id)  # in full
+        env_id = resolve_env_id(env_id)  # the full id
         if env_id in weights:
             raise ConfigError(f"the mixture {text!r} names {env_id} twice; name it once, with the sum of its weights")
         weights[env_id] = weight
@@ -248,10 +248,10 @@ class Mixture:
     def batches(self, batch_tasks: int, seed: int, shuffle: bool = True) -> Iterator[list[int]]:
         """Yield the batches of a run, without end; the same arguments give the same batches.
 
-        Each task comes from the source whose share is the most under-represented so far. A source gives all its tasks
-        once before it begins again, in another order. The tasks of a batch differ. If a source begins again in the
-        middle of a batch, its tasks that are already in the batch wait. If it has no other task, the next source takes
-        the turn and gives it back later.
+        Each task comes from the source whose number of tasks so far is the furthest below its share. A source gives all
+        its tasks once before it begins again, in another order. The tasks of a batch differ. If a source begins again
+        in the middle of a batch, its tasks that are already in the batch wait. If it has no other task, the next source
+        takes the turn and gives it back later.
         """
         passes = [itertools.count() for _ in self.sources]
         queues: list[list[int]] = [[] for _ in self.sources]
@@ -305,7 +305,7 @@ class GroupSampler(Sampler[int]):
     Raises `ConfigError` if there are fewer tasks than a batch needs, or than the share of a source.
     """
 
-    size: int  # number of tasks
+    size: int  # the number of tasks
     _: KW_ONLY
     group_size: int  # consecutive repetitions of each task, G
     batch_tasks: int  # tasks per generation batch

@@ -1,7 +1,7 @@
 """TRL's `GRPOTrainer`, imported without its engine.
 
 TRL 1.16 imports vLLM with the trainer, for TRL's engine (trl/generation/vllm_generation.py), which the trainers here
-replace. This import takes about half of the time (`python -X importtime -c "from trl import GRPOTrainer"`), and a run
+replace. vLLM takes about half of the import's time (`python -X importtime -c "from trl import GRPOTrainer"`), and a run
 may not need vLLM at all, or only in another process. TRL's trainers work as before: the engine is imported when the
 first of them asks for it.
 """

@@ -91,7 +91,7 @@ class Agreement(Hook):
             return
         self._settled = True
         allowed = self.trainer.args.engine_tolerance * (HALF if self._is_half() else 1.0)
-        if not found["sampling/kl"] <= allowed:  # NaN, too
+        if not found["sampling/kl"] <= allowed:  # NaN stops training, too
             raise ConfigError(self._described(found, allowed))
 
     def _described(self, found: Mapping[str, float], allowed: float) -> str:

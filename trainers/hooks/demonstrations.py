@@ -5,8 +5,8 @@
 Where a policy never succeeds, rewards teach it nothing, and a demonstration shows a success. The rows of the
 demonstrations are in the same minibatches as the rows of the policy. Their weight is 0 in the loss of reinforcement
 learning, and they have separate weights in the mean. They are left out of credit, of its baselines and of the metrics
-of episodes. The mean is over all processes. The logprobs are at the temperature of sampling. Rows with images are left
-out.
+of episodes. The mean is over all processes. The logprobs are at the temperature of sampling. The trainer refuses
+`sft_coef` for a model that reads images.
 """
 
 from __future__ import annotations

@@ -87,11 +87,11 @@ class EchoTrapMonitor:
     def __init__(self) -> None:
         self.levels = dict.fromkeys(LOG_KEYS, 0)
         self._seen: dict[str, list[float]] = {kind: [] for kind in LOG_KEYS}
-        self._bad = dict.fromkeys(LOG_KEYS, 0)  # in a row
+        self._bad = dict.fromkeys(LOG_KEYS, 0)  # bad measurements in a row
         self._reported = dict.fromkeys(LOG_KEYS, 0)
         self._rewards: list[float] = []
         self._means: list[float] = []  # of the last `RECENT` rewards, at each step
-        self._best = 0.0  # held-out success
+        self._best = 0.0  # the best held-out success
 
     def gap(self, log: Mapping[str, Any]) -> float:
         """Return the held-out success lost since its best evaluation; 0 if the training reward has fallen too."""
@@ -168,7 +168,7 @@ class EchoTrapCallback(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         logs = kwargs["logs"]
-        if not any(key in logs for key in (*LOG_KEYS.values(), "eval_success")):  # the summary at the end, for example
+        if not any(key in logs for key in (*LOG_KEYS.values(), "eval_success")):  # such as the summary at the end
             return
         messages = self._monitor.update(state.global_step, logs)
         levels = {f"echo_trap/{kind}": level for kind, level in self._monitor.levels.items()}

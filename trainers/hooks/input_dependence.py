@@ -7,7 +7,8 @@ the other prompts of the rollout (section 2.3, in-batch cross-scoring), with the
 
 A response is the first turn of an episode with all its tokens, because the context of a later turn depends on earlier
 turns. This is the paper's first-turn scope, without a parser that would cut out the reasoning. The probe runs between
-two steps, draws no random number, and changes nothing in the steps. Rows with images are left out.
+two steps, draws no random number, and changes nothing in the steps. The trainer refuses
+`probe_steps` for a model that reads images.
 """
 
 from __future__ import annotations

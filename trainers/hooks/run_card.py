@@ -71,7 +71,7 @@ class RunCard(Hook):
     def after_evaluation(self, prefix: str, episodes: Sequence[Episode], seconds: Mapping[str, float]) -> None:
         """Write the card after an evaluation that took `seconds`; all processes have to call it."""
         trainer, name = self.trainer, self._path.parent.name
-        tasks = prefix.removeprefix("eval").removeprefix("_")  # the set of tasks, where a run has several
+        tasks = prefix.removeprefix("eval").removeprefix("_")  # the name of the set of tasks, if a run has several
         played: dict[str, list[Episode]] = {}
         # Tokens and later messages are left out: a card does not need them, and each process gets the episodes of all.
         light = [

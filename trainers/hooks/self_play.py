@@ -15,7 +15,7 @@ class SelfPlay(Hook):
     """Divides episodes by roles, and multiplies `trainer.rollout_tokens` by the mean number of roles."""
 
     def __init__(self, trainer: Any) -> None:
-        self._tokens = trainer.args.rollout_tokens  # of episodes without roles
+        self._tokens = trainer.args.rollout_tokens  # the number for episodes without roles
 
     def after_play(self, rollout: RolloutBatch) -> None:
         trainer = self.trainer

@@ -41,7 +41,7 @@ class UpdateMeter(Hook):
 
     def __init__(self, model: Any, device: torch.device) -> None:
         self._peak, self._tokens = peak_of(device), 0
-        self._per_token = 0  # operations
+        self._per_token = 0  # operations per token
         for parameter in model.parameters():
             # ZeRO-3 leaves an empty tensor in the place of a parameter.
             size = getattr(parameter, "ds_numel", parameter.numel())
@@ -59,5 +59,5 @@ class UpdateMeter(Hook):
 
 
 def attach(trainer: Any) -> None:
-    """Attach always: without a known device it counts nothing."""
+    """Attach always: on an unknown device the hook counts nothing."""
     trainer.add_callback(UpdateMeter(trainer.model, trainer.accelerator.device))
