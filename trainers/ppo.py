@@ -1,10 +1,12 @@
-"""`AgentPPOTrainer`: the same episodes, rows and losses, with a critic.
+"""`AgentPPOTrainer`: the same episodes, rows and losses as `AgentGRPOTrainer`, with a critic.
 
-    one scoring pass before any update    old logprobs and old values, the same for all epochs
-credit                                a GAE estimator (estimators/gae.py)
-loss                                  policy loss + vf_coef x clipped value loss, one forward and backward pass
-optimizer                             a learning rate and a gradient clip of its own for the critic
-checkpoints                           the policy's folder is a plain Hugging Face model, with the critic in critic/
+The critic adds these parts:
+
+    scoring before any update     one pass gives old logprobs and old values, the same for all epochs
+    credit                        a GAE estimator (estimators/gae.py)
+    loss                          policy loss + vf_coef x clipped value loss, one forward and backward pass
+    optimizer                     a separate learning rate and gradient clip for the critic
+    checkpoints                   the policy's folder is a plain Hugging Face model, with the critic in critic/
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ from agent_gym.trainers.rows import Scores
 class AgentPPOTrainer(AgentGRPOTrainer):
     """Train a language model on an environment by PPO (arXiv:1707.06347) with a critic.
 
-    Arguments and errors are those of `AgentGRPOTrainer`; `args` is an `AgentPPOConfig`, and `optimizers`
-    has no optimizer.
+    Arguments and errors are as in `AgentGRPOTrainer`. `args` is an `AgentPPOConfig`, and `optimizers` must not hold an
+    optimizer.
     """
 
     _tag_names = ["trl", "agent-gym", "ppo"]
@@ -53,7 +55,7 @@ class AgentPPOTrainer(AgentGRPOTrainer):
             )
         settings = AgentPPOConfig if args is None else args  # the class holds the defaults
         init: Any = args.model_init_kwargs if args is not None and isinstance(model, str) else None
-        # Before TRL puts an adapter into the model: the critic starts from the plain weights.
+        # The critic is made before TRL puts an adapter into the model, and so starts from the plain weights.
         critic = make_critic(model, settings.critic, **(init or {}))
         super().__init__(model, env, args, **kwargs)
         if self.is_deepspeed_enabled and self.args.critic_warmup_steps:
@@ -61,7 +63,8 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         if self.args.gradient_checkpointing and critic.backbone is not None:
             critic.backbone.gradient_checkpointing_enable(self.args.gradient_checkpointing_kwargs)
         if critic.backbone is not None:
-            # Whatever the policy is stored in, a frozen base in bf16 too: updates of 1e-5 vanish in bf16 weights.
+            # The critic is stored in fp32 for any dtype of the policy, even over a frozen base in bf16: updates of 1e-5
+            # vanish in bf16 weights.
             critic.backbone.float()
         attach(self.model, critic.to(self.accelerator.device))
         self.add_callback(_FreezePolicy(self))
@@ -80,7 +83,7 @@ class AgentPPOTrainer(AgentGRPOTrainer):
     def _take_scores(self, batch: Batch, scores: Scores) -> None:
         super()._take_scores(batch, scores)
         assert scores.values is not None
-        # The value of the state a token was sampled in is that after the token before it.
+        # The value of the state in which a token was sampled is the value after the token before it.
         batch["old_values"] = pad(scores.values[:, :-1], (1, 0))
 
     def _evidence(self, batch: Batch, timeline: Timeline) -> dict[str, torch.Tensor]:
@@ -91,13 +94,13 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         assert estimate.returns is not None and estimate.value_mask is not None
         device = self.accelerator.device
         batch["returns"] = timeline.write(estimate.returns, device)
-        # An episode that is left out of the policy's loss is left out of the critic's, too.
+        # An episode that is left out of the policy's loss is left out of the critic's loss, too.
         batch["value_mask"] = timeline.write(estimate.value_mask, device) & (batch["weights"] > 0)
         batch["value_weights"] = self._weigh(batch, batch["value_mask"])
         self._log_critic(batch)
 
     def _log_critic(self, batch: Batch) -> None:
-        """Log how good the critic was before this update: 1 - Var(R - V) / Var(R) is 1 at best, 0 for a constant."""
+        """Log the quality of the critic before this update: 1 - Var(R - V) / Var(R) is 1 at best, 0 for a constant."""
         mask = batch["value_mask"]
         returns, errors = batch["returns"][mask], (batch["returns"] - batch["old_values"])[mask]
         sums = [torch.tensor(float(len(returns)), device=returns.device)]
@@ -120,11 +123,11 @@ class AgentPPOTrainer(AgentGRPOTrainer):
             self._means.add("critic/clip_ratio", (values - inputs["old_values"]).abs() > clip, mask)
         critic_loss = (error * inputs["value_weights"]).sum() * self._loss_scale
         policy_loss = super()._loss(scores, inputs)
-        # Multiplied and not left out: processes wait for the gradient of every parameter.
+        # The loss is multiplied by 0 and not left out: processes wait for the gradient of every parameter.
         return self.args.vf_coef * critic_loss + policy_loss * (0.0 if self.warming_up else 1.0)
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """Give the critic its own learning rate; schedules scale both."""
+        """Give the critic a separate learning rate; schedules scale both rates."""
         if self.optimizer is not None:
             return super().create_optimizer(model)
         optimizer = super().create_optimizer(model)
@@ -139,12 +142,12 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         return optimizer
 
     def _clip_grad_norm(self, model: Any) -> Any:
-        """Clip policy and critic apart, so that a critic with large errors does not shrink the policy's step."""
+        """Clip policy and critic separately, so that a critic with large errors does not shrink the policy's step."""
         if self.is_deepspeed_enabled or self.is_fsdp_enabled:
-            return super()._clip_grad_norm(model)  # these clip what they have sharded, as a whole
+            return super()._clip_grad_norm(model)  # both clip their shards as a whole
         inner = self.accelerator.unwrap_model(model)
         policy = [parameter for name, parameter in inner.named_parameters() if not name.startswith(PREFIX)]
-        self.accelerator.unscale_gradients()  # of fp16, once: accelerate's own clipping does so at each call
+        self.accelerator.unscale_gradients()  # for fp16, once: accelerate repeats it at each clip
         norm = torch.nn.utils.clip_grad_norm_(inner.critic.parameters(), self.args.max_grad_norm)
         self.record({"critic/grad_norm": float(norm)})
         return torch.nn.utils.clip_grad_norm_(policy, self.args.max_grad_norm)
@@ -171,7 +174,7 @@ class AgentPPOTrainer(AgentGRPOTrainer):
 
     @contextlib.contextmanager
     def _critic_apart(self, folder: str) -> Iterator[None]:
-        """Load the policy alone, then the critic from its own file; shards hold both."""
+        """Load the policy alone, then the critic from its separate file; shards hold both."""
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             yield
             return
@@ -182,7 +185,7 @@ class AgentPPOTrainer(AgentGRPOTrainer):
 
 
 class _SyncPolicy(SyncRefModelCallback):
-    """Moves the reference model to the policy (`sync_ref_model`), without the critic, which it does not have."""
+    """Moves the reference model to the policy (`sync_ref_model`) without the critic, which that model lacks."""
 
     accelerator: Any
 
@@ -192,10 +195,10 @@ class _SyncPolicy(SyncRefModelCallback):
 
 
 class _FreezePolicy(TrainerCallback):
-    """Keeps the policy where it is while the critic warms up, by dropping its gradients.
+    """Keeps the policy fixed while the critic warms up, by dropping the policy's gradients.
 
-    A gradient of zero is not enough: AdamW would still decay the weights, and count steps that make the first real one
-    three times too long. A parameter without gradient is left alone.
+    A gradient of zero is not enough. AdamW would still decay the weights, and it would count steps that make the first
+    real step three times too long. AdamW skips a parameter without a gradient.
     """
 
     def __init__(self, trainer: AgentPPOTrainer) -> None:

@@ -1,7 +1,8 @@
-"""The start of a run tries its end: all that a checkpoint holds beside the weights is written once and read back.
+"""A rehearsal of the checkpoint at the start of a run: all its files but the weights are written once and read back.
 
-A checkpoint comes after hours. What cannot be saved, what cannot be read again, a folder that is read-only and a disk
-that is too small are found here, before the first rollout. What can be repaired is, with a line that says how.
+A checkpoint comes after hours. The rehearsal finds these faults before the first rollout: a file that cannot be saved,
+a file that cannot be read again, a read-only folder, and a disk that is too small. A fault that can be repaired is
+repaired, with a warning that names the repair.
 """
 
 from __future__ import annotations
@@ -27,19 +28,20 @@ from agent_gym.policies.savable import repair
 from agent_gym.trainers.saving import ASIDE, Write, aside_name
 
 _MIB = 2**20
-# Bytes of optimizer state for a byte of trained weight: a lower bound, so that nothing is refused that would fit.
+# Bytes of optimizer state for each byte of trained weight. This is a lower bound, so that no run is refused that would
+# fit.
 _STATES = {"adamw": 2, "adam": 2, "lion": 1, "rmsprop": 1, "adagrad": 1}
 _SMALLER = ("8bit", "4bit", "fp8", "anyprecision", "paged", "galore", "apollo", "lomo", "mini")
 
 
 def rehearse(trainer: Any, files: Mapping[str, Write]) -> None:
-    """Write files of a trainer's checkpoint into its folder, read them back, and remove them.
+    """Write the files of a trainer's checkpoint into its folder, read them back, and remove them.
 
     Fields of the model's generation config that cannot be saved are dropped.
 
     Raises:
         ConfigError: if the folder cannot be written, the adapter or the state of a callback cannot be saved, or the
-            disk has no room for one checkpoint.
+            disk has not enough room for one checkpoint.
     """
     folder, model = Path(str(trainer.args.output_dir)), trainer.accelerator.unwrap_model(trainer.model)
     if lost := repair(model):
@@ -72,10 +74,10 @@ def _try_all(trainer: Any, model: Any, files: Mapping[str, Write], place: Path) 
 
 
 def _try(name: str, write: Write, part: Path) -> None:
-    """Write a file and read it back, and say what will be missing."""
+    """Write a file and read it back, and warn of the parts that will be missing."""
     try:
         lost = write(part)
-    except Exception as error:  # of a library, or the user's own class
+    except Exception as error:  # an error of a library, or of the user's class
         if isinstance(error, OSError) and error.errno in (*DISK_FULL, errno.EROFS):
             raise
         words = f"{name} cannot be saved, and no checkpoint will have it: {described(error)[:300]}"
@@ -105,7 +107,7 @@ _READERS: dict[str, Callable[[Path], Any]] = {
 
 
 def _try_state(trainer: Any, place: Path) -> None:
-    """Write the trainer's state with those of its callbacks: without it no run can be resumed."""
+    """Write the trainer's state with the states of its callbacks, without which a run cannot be resumed."""
     for callback in trainer.callback_handler.callbacks:
         if isinstance(callback, ExportableState):
             try:
@@ -134,7 +136,7 @@ def _try_adapters(model: Any, place: Path) -> None:
 
 
 def _check_room(trainer: Any, folder: Path) -> None:
-    """Compare the size of checkpoints with the room that the disk has."""
+    """Compare the size of the checkpoints with the free room on the disk."""
     args, size = trainer.args, checkpoint_bytes(trainer)
     free = shutil.disk_usage(folder).free
     weights = "the model" if args.save_strategy == "no" else "one checkpoint"
@@ -146,7 +148,7 @@ def _check_room(trainer: Any, folder: Path) -> None:
     if args.save_strategy == "no" or args.max_steps <= 0 or args.save_strategy != "steps" or args.save_steps < 1:
         return
     number = -(-args.max_steps // int(args.save_steps))
-    number = min(number, (args.save_total_limit or number) + 1)  # an old one goes when the new one is whole
+    number = min(number, (args.save_total_limit or number) + 1)  # the old one is removed after the new one
     if number * size > free:
         warnings.warn(
             f"{number} checkpoints take {number * size / _MIB:,.0f} MiB or more, and {free / _MIB:,.0f} MiB are free "
@@ -156,10 +158,10 @@ def _check_room(trainer: Any, folder: Path) -> None:
 
 
 def checkpoint_bytes(trainer: Any) -> int:
-    """Return the bytes that a checkpoint of a trainer takes at least: weights, and the optimizer's state."""
+    """Return a lower bound of the bytes of a trainer's checkpoint: its weights and the optimizer's state."""
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
     stored = trained = 0
-    for weight in model.parameters():  # a tied one comes once
+    for weight in model.parameters():  # a tied weight comes once
         size = getattr(weight, "ds_numel", weight.numel()) * weight.element_size()
         trained += size * weight.requires_grad
         stored += size * (weight.requires_grad or not is_peft_model(model))

@@ -1,4 +1,4 @@
-"""What a resumed run takes from its settings, and not from the checkpoint: the schedule, and where its folder is."""
+"""The parts of a resumed run that come from its settings, not its checkpoint: the schedule, and the best folder."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch.optim.lr_scheduler import LambdaLR
 
 
 def resume_schedule(scheduler: Any, rates: Sequence[float]) -> None:
-    """Set the learning rates to those that a schedule of the present settings has at the step that was resumed.
+    """Set the learning rates to the values that a schedule of the present settings has at the resumed step.
 
-    A checkpoint holds the rate at which its own schedule had arrived, 0 at the end of most: the first step of a longer
-    run would learn nothing. Schedules that are a function of the step are set anew; one that follows a metric, or that
-    the user has made, goes on as it was.
+    A checkpoint holds the rate that its schedule had reached, which is 0 at the end of most schedules. The first step
+    of a longer run would then learn nothing. A schedule that is a function of the step is set again. A schedule that
+    follows a metric, or that the user has made, continues unchanged.
 
     Args:
-        scheduler: with the state of the checkpoint, which says how many steps there were.
-        rates: of each group of parameters in the present settings, before the schedule.
+        scheduler: has the state of the checkpoint, which holds the number of steps so far.
+        rates: the rate of each group of parameters in the present settings, before the schedule.
     """
     if not isinstance(scheduler, LambdaLR) or len(rates) != len(scheduler.base_lrs):
         return
@@ -30,6 +30,6 @@ def resume_schedule(scheduler: Any, rates: Sequence[float]) -> None:
 
 
 def best_here(best: str | None, folder: Path) -> str | None:
-    """Return where the best checkpoint is, in a run's folder that may have been moved since it was written."""
+    """Return the folder of the best checkpoint, in a run's folder that may have been moved since `best` was written."""
     here = folder / Path(best).name if best else None
     return str(here) if here is not None and here.is_dir() else best

@@ -1,7 +1,7 @@
 """`RowTrainer`: a variable number of rows through TRL's fixed number of steps.
 
-TRL's trainer knows one row per prompt and one forward pass per micro-step; episodes give as many rows as they must.
-This class holds what lies between a batch of rows and an optimizer step. The rows come from the subclass.
+TRL's trainer knows one row per prompt and one forward pass per micro-step, but an episode gives as many rows as it
+needs. This class holds the path from a batch of rows to an optimizer step. The rows come from the subclass.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from agent_gym.trainers.shortcuts import (
 )
 from agent_gym.trainers.trl_base import GRPOTrainer
 
-_STEPS = "micro_steps"  # in the trainer's state, which checkpoints keep
+_STEPS = "micro_steps"  # a key in the trainer's state, which checkpoints keep
 
 
 class Scores(NamedTuple):
@@ -57,22 +57,22 @@ class Scores(NamedTuple):
     logps: torch.Tensor
     """(B, T) logprob of each sampled token, 0 elsewhere."""
     entropy: torch.Tensor | None = None
-    """(B, T) entropy of the distribution it was sampled from, 0 elsewhere; None from a reference model."""
+    """(B, T) entropy of the distribution that each token was sampled from, 0 elsewhere; None from a reference model."""
     aux_loss: torch.Tensor | None = None
-    """Load balance of a mixture of experts."""
+    """The loss of a mixture of experts for the balance of its load."""
     values: torch.Tensor | None = None
     """(B, T) the critic's value of the state *after* each token."""
 
 
 class RowTrainer(WholeCheckpoints, GRPOTrainer):
-    """TRL's GRPO trainer over batches of rows, see `batch.collate`."""
+    """TRL's GRPO trainer over batches of rows; see `batch.collate`."""
 
-    # What the base classes set, as this class knows it.
+    # The types of attributes that the base classes set.
     args: AgentGRPOConfig
     model: Any
     num_iterations: int
     _buffered_inputs: Any
-    vision: Vision | None = None  # of a model that reads images
+    vision: Vision | None = None  # for a model that reads images
     has_critic = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -81,13 +81,13 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         self._policy_loss = self.args.policy_loss
         self._chunks = cast(int, self.args.steps_per_generation)
         self._generated: Batch = {}
-        self._generated_in = -1  # number of the rollout
-        self._generated_at = -1  # the optimizer steps before it
-        self.shares_openings = False  # until the model has shown before the first rollout that it can
+        self._generated_in = -1  # the number of the rollout
+        self._generated_at = -1  # the optimizer steps before the rollout
+        self.shares_openings = False  # set before the first rollout if the model can share
         self.own_head = False  # whether logprobs come from the model's own forward pass (shortcuts.py)
         self._noisy = False  # whether the model has noise in training mode that no setting removes (noise.py)
-        self._micro_step = 0  # within the optimizer step
-        self._share = 1.0  # of the minibatch's tokens in the present piece
+        self._micro_step = 0  # counted within the optimizer step
+        self._share = 1.0  # the share of the minibatch's tokens in the present piece
         self._means = RunningMeans()
 
     @property
@@ -97,13 +97,14 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
     @property
     def kept(self) -> dict[str, Any]:
-        """What checkpoints keep apart from the fields of the trainer's state."""
+        """The values that checkpoints keep in addition to the fields of the trainer's state."""
         return cast(dict[str, Any], self.state.stateful_callbacks)
 
     @property
     def _position(self) -> int:
-        """Micro-steps of the whole run so far, those before a checkpoint that it was resumed from included."""
-        # Counted: the last step of an epoch has fewer where `gradient_accumulation_steps` does not divide the epoch.
+        """The micro-steps of the whole run so far; a resumed run includes the micro-steps before its checkpoint."""
+        # The micro-steps are counted, because the last step of an epoch has fewer if `gradient_accumulation_steps` does
+        # not divide the epoch.
         return self.kept.get(_STEPS, self.state.global_step * self.args.gradient_accumulation_steps)
 
     @_position.setter
@@ -112,21 +113,21 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
     @property
     def _uses(self) -> int:
-        """How many micro-steps train on one rollout."""
+        """The number of micro-steps that train on one rollout."""
         return self._chunks * self.num_iterations
 
     @property
     def _rollout_number(self) -> int:
-        """How many rollouts came before the present one, so that a resumed run samples what the straight one would."""
+        """The number of rollouts before the present one; by it a resumed run samples like an uninterrupted one."""
         return self._position // self._uses
 
     def record(self, values: Mapping[str, float]) -> None:
-        """Add numbers to the next log: of training, or of the evaluation that is under way."""
+        """Add numbers to the next log, either of training or of the present evaluation."""
         for name, value in values.items():
             self._metrics["train" if self.model.training else "eval"][name].append(value)
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Let FSDP2 compute in bf16 without rounding what comes out of it.
+        """Let FSDP2 compute in bf16 without rounding its outputs.
 
         accelerate would cast the outputs to bf16, which are logprobs and values here, and sum gradients in bf16.
         """
@@ -135,7 +136,8 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         if plugin is not None and plugin.fsdp_version != 2:
             raise ConfigError(f"fsdp_version is {plugin.fsdp_version}; allowed: 2, as in --accelerate_config fsdp2")
         if plugin is not None and plugin.mixed_precision_policy is not None:
-            # Without a type for outputs they stay as they were computed: layers in bf16, what the loss reads in fp32.
+            # Without a dtype for outputs, the outputs keep their computed dtype: bf16 between layers, fp32 for the
+            # loss.
             plugin.mixed_precision_policy = dataclasses.replace(
                 plugin.mixed_precision_policy, reduce_dtype=torch.float32, output_dtype=None
             )
@@ -145,21 +147,21 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         """Whether each process holds only a part of the weights (FSDP2, ZeRO-3)."""
         return self.accelerator.num_processes > 1 and (self.is_fsdp_enabled or is_deepspeed_zero3_enabled())
 
-    # Which tokens are scored.
+    # The scoring of tokens.
 
     def _forward(self, model: Any, batch: Batch, *, critic: bool | None = None, **kwargs: Any) -> Scores:
-        """Run the policy over rows and score the sampled tokens only; with `critic` value them in the same pass.
+        """Run the policy over rows and score only the sampled tokens; with `critic`, give values in the same pass.
 
-        The output layer reads the places in front of sampled tokens and no others. The environment's tokens have no
-        logprob that a loss could pick up by mistake, and cost no logits.
+        The output layer reads only the places before sampled tokens. The environment's tokens have no logprobs that a
+        loss could use by mistake, and no logits are computed for them.
         """
         layout, mask = self._layout(batch), batch["action_mask"]
         for hook in self.hooks:
             hook.after_forward(layout.place[batch["attention_mask"] > 0])
         targets, labels = layout.place[:, :-1][mask[:, 1:]], batch["input_ids"][mask]
-        if not len(targets):  # a pass of dummies, whose gradient of zero other processes wait for
+        if not len(targets):  # only dummies, whose zero gradient other processes wait for
             targets = labels = mask.new_zeros(1, dtype=torch.long)
-        # Rows that share a place and what was sampled there share its logits, too.
+        # Rows that share a place and the token that was sampled there share its logits, too.
         (targets, labels), same = torch.stack([targets, labels]).unique(dim=1, return_inverse=True)
         critic = self.has_critic if critic is None else critic
         head = {"use_cache": False} if self.own_head else {"shift_labels": labels[None], "fused_lm_head": True}
@@ -177,7 +179,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
         values = None if values is None else values.flatten()[layout.place]
         aux_loss = getattr(output, "aux_loss", None)
-        aux_loss = aux_loss if isinstance(aux_loss, torch.Tensor) else None  # 0 where no router was recorded
+        aux_loss = aux_loss if isinstance(aux_loss, torch.Tensor) else None  # it is 0 where no router was recorded
         return Scores(in_rows(logps), in_rows(entropy), aux_loss, values)
 
     def _layout(self, batch: Batch) -> Layout:
@@ -189,7 +191,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         return shared(batch) if self.shares_openings else padded(batch)
 
     def _score(self, model: Any, batch: Batch, **kwargs: Any) -> Scores:
-        """Run `_forward` over all rows without gradient, in micro-batches, for what the updates need."""
+        """Run `_forward` over all rows without gradient, in micro-batches, for the columns that updates need."""
         columns: dict[str, torch.Tensor] = {}
         self._quiet()
         with torch.no_grad():
@@ -202,7 +204,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         return Scores(**columns)
 
     def _quiet(self) -> None:
-        """Leave training mode where it is noise; the outermost module keeps the mark of training."""
+        """Leave training mode if it adds noise; only the outermost module stays marked as training."""
         if self._noisy:
             quiet(self.accelerator.unwrap_model(self.model))
 
@@ -216,7 +218,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
                 batch["ref_logps"] = self._score(self.model, batch, critic=False).logps
 
     def initial_adapter(self) -> contextlib.AbstractContextManager[None]:
-        """Leave the adapter of the model out, or take that with which training began, where TRL keeps it."""
+        """Disable the model's adapter, or use the copy with which training began if TRL keeps one."""
         model = self.accelerator.unwrap_model(self.model)
         return use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None)
 
@@ -224,7 +226,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     def _scores_first(self) -> bool:
         """Whether rows are scored before the first update on them.
 
-        With a single update per rollout the current policy is the old one, and the loss takes its own logprobs.
+        With a single update per rollout the current policy is the old one, and the loss uses its own logprobs.
         """
         several = self.args.gradient_accumulation_steps % self._uses != 0
         needed = self.kl_in_reward or any(hook.needs_old_logps for hook in self.hooks)
@@ -232,7 +234,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
     @property
     def kl_in_reward(self) -> bool:
-        """Whether the KL to the reference is a part of the reward, before credit is given."""
+        """Whether the KL to the reference model is a part of the reward, before credit is given."""
         return self.beta != 0.0 and self.args.kl_in == "reward"
 
     def _take_scores(self, batch: Batch, scores: Scores) -> None:
@@ -240,17 +242,17 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
     @property
     def _engine_differs(self) -> bool:
-        """Whether the engine's logprobs are others than those of the loss, by its kernels or the age of its weights."""
+        """Whether the engine's logprobs differ from the loss's logprobs, by its kernels or its weights' age."""
         return self.use_vllm or self.args.max_staleness > 0
 
     @property
     def _engine_scores(self) -> bool:
-        """Whether the old logprobs of the probability ratio are those that the engine sampled with."""
+        """Whether the old logprobs of the probability ratio are the logprobs under which the engine sampled."""
         corrects = self._engine_differs and self.vllm_importance_sampling_correction
         return corrects and self.args.vllm_importance_sampling_mode == "in_ratio"
 
     def _add_engine_ratio(self, batch: Batch, logps: torch.Tensor) -> None:
-        """Weight tokens by how much more likely the trainer finds them than the engine did (`losses.engine_ratio`)."""
+        """Weight tokens by the ratio of the trainer's probability to the engine's (`losses.engine_ratio`)."""
         if not (self._engine_differs and self.vllm_importance_sampling_correction) or self._engine_scores:
             return
         mask, engine, args = batch["action_mask"], batch["engine_logps"], self.args
@@ -264,10 +266,10 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
     @property
     def _loss_scale(self) -> float:
-        """What the weighted sum is multiplied by.
+        """The factor of the weighted sum.
 
-        The weights of a rollout sum to 1 over all processes; an optimizer step sees a part of it, and processes
-        average.
+        The weights of a rollout sum to 1 over all processes. An optimizer step sees a part of the rollout, and
+        processes average.
         """
         share = self._chunks / self.current_gradient_accumulation_steps
         return self.accelerator.num_processes * share
@@ -277,13 +279,13 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         return self._loss(self._forward(model, inputs, **router), inputs)
 
     def _loss(self, scores: Scores, inputs: Batch) -> torch.Tensor:
-        """Return the policy's loss of some rows, as their share of the optimizer step."""
+        """Return the policy's loss on some rows, as their share of the optimizer step."""
         for hook in self.hooks:
             inputs = hook.before_loss(inputs)
         args, mask, weights = self.args, inputs["action_mask"], inputs["weights"]
         assert scores.entropy is not None
         old_logps = inputs.get("old_logps", scores.logps.detach())
-        if self._engine_scores:  # where it has none, the ratio is 1
+        if self._engine_scores:  # if the engine has no logprob, the ratio is 1
             old_logps = torch.where(inputs["engine_logps"].isfinite(), inputs["engine_logps"], old_logps)
         ratio = probability_ratio(scores.logps, old_logps, inputs["step_of"], args.importance_sampling_level)
         if self._policy_loss == "reinforce":
@@ -299,12 +301,13 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
             kl = kl_estimate(scores.logps, inputs["ref_logps"])
             self._means.add("kl", kl, mask)
             if args.kl_in == "loss":
-                # The sample came from the old policy: weighed by the ratio, the gradient is that of the present KL.
+                # The sample came from the old policy. With the ratio as weight, the gradient is that of the present KL.
                 per_token = per_token + self.beta * kl * (ratio if args.use_bias_correction_kl else 1.0)
         per_token = per_token - args.entropy_coef * scores.entropy
         loss = (per_token * weights).sum() * self._loss_scale
         if scores.aux_loss is not None and self.aux_loss_enabled:
-            # The load balance of a mixture of experts is a mean over tokens and comes once per piece of the batch.
+            # The load balance of a mixture of experts is a mean over tokens, and is computed once per piece of the
+            # batch.
             aux_loss = scores.aux_loss * self._share
             loss = loss + self.router_aux_loss_coef * aux_loss / self.current_gradient_accumulation_steps
             self._means.add("aux_loss", scores.aux_loss[None], torch.ones_like(mask[:1, 0]))
@@ -339,7 +342,8 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
             self._generated_in = self._rollout_number
             self._buffered_inputs = None
         if self._buffered_inputs is None or self._position % chunks == 0:
-            # A new permutation for each pass over the rows, from the position in the run and not from global state.
+            # Each pass over the rows has a new permutation, which depends on the position in the run and not on global
+            # state.
             seed = derive_seed(self.args.seed, self.state.global_step, self._position % self._uses)
             self._buffered_inputs = [select_rows(self._generated, index) for index in self._minibatches(chunks, seed)]
         return self._buffered_inputs[self._position % chunks]
@@ -347,14 +351,14 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     def _minibatches(self, count: int, seed: int) -> list[torch.Tensor]:
         """Divide the rows into minibatches at random.
 
-        All processes get minibatches of the same number of rows, since they must run equally many passes.
+        All processes get minibatches of the same number of rows, since they must run the same number of passes.
         """
         owner = self._generated["episode_of"].cpu()
         rows = (owner >= 0).nonzero().view(-1)
         order = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))]
         minibatches = [part.sort().values for part in order.tensor_split(count)]
         dummy = len(owner) - 1
-        if self.args.micro_batch_tokens is not None:  # then `_pieces` sees to it, and needs a dummy
+        if self.args.micro_batch_tokens is not None:  # then `_pieces` equalizes passes, and needs a dummy
             return [pad(index, (0, 1), value=dummy) for index in minibatches]
         size = max(1, *gather_items([len(index) for index in minibatches]))
         return [pad(index, (0, size - len(index)), value=dummy) for index in minibatches]
@@ -362,13 +366,14 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     def _pieces(self, batch: Batch) -> list[torch.Tensor]:
         """Divide rows into the micro-batches of one forward pass each, equally many on all processes.
 
-        Filled by tokens, a process that needs fewer gets micro-batches of the dummy row, which stands last.
+        With `micro_batch_tokens`, a process that needs fewer gets micro-batches of the dummy row, which is the last
+        row.
         """
         args, lengths = self.args, batch["attention_mask"].sum(1).tolist()
         by_tokens = args.micro_batch_tokens is not None
         owned = (batch["episode_of"] >= 0).nonzero().view(-1).tolist() if by_tokens else list(range(len(lengths)))
         order = None
-        if self.shares_openings:  # rows that begin alike stand next to each other in lexicographic order
+        if self.shares_openings:  # lexicographic order brings rows with a common opening together
             ids = batch["input_ids"].tolist()
             order = sorted(range(len(owned)), key=lambda i: ids[owned[i]])
         pieces = micro_batches(
@@ -384,9 +389,9 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         return [torch.tensor([owned[i] for i in piece]) for piece in pieces] + filler
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """Return the gradient's norm; one that is no number stops the run before it reaches the weights."""
+        """Return the gradient's norm; a norm that is not finite stops the run before it reaches the weights."""
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
-        # In fp16 an overflow is part of the method: the scaler skips the step and lowers its scale.
+        # In fp16 an overflow is a part of the method: the scaler skips the step and lowers its scale.
         if norm is not None and self.accelerator.scaler is None and not math.isfinite(norm):
             raise RolloutError(
                 f"the gradient norm is {float(norm)} at step {self.state.global_step}; nothing was updated"
@@ -404,14 +409,15 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         attended = chunk["attention_mask"].sum(1).cpu() * (chunk["episode_of"] >= 0).cpu()
         sync = self.accelerator.sync_gradients
         if self.is_fsdp_enabled:
-            # Gradients that wait for an exchange are whole in each process, which is what FSDP2 is there to avoid. So
-            # they are shared out in every pass, also where the base class holds them back to accumulate steps.
+            # Gradients that wait for an exchange are whole in each process, and FSDP2 exists to avoid whole gradients.
+            # Therefore gradients are sharded in every pass, even where the base class delays the exchange to accumulate
+            # steps.
             model.set_requires_gradient_sync(True)
         total = torch.zeros((), device=self.accelerator.device)
         for i, index in enumerate(pieces):
             last = i + 1 == len(pieces)
             self._share = (attended[index].sum() / attended.sum().clamp(min=1)).item()
-            # Elsewhere only the last backward pass of the step exchanges gradients between processes.
+            # Without FSDP only the last backward pass of the step exchanges gradients between processes.
             with contextlib.nullcontext() if last or self.is_fsdp_enabled else self.accelerator.no_sync(model):
                 self.accelerator.gradient_state._set_sync_gradients(sync and last)
                 with self.compute_loss_context_manager():

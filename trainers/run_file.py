@@ -1,7 +1,8 @@
 """`run.json` in the folder of a run: its command line, its process, its status, its step and its last numbers.
 
-The process that a user has started writes it at the beginning and at the end; the trainer, which may be another
-process, writes its numbers in between, and all that it logs into `log.jsonl`. This file imports neither torch nor TRL.
+The process that a user has started writes the file at the beginning and at the end. The trainer may be another process;
+it writes its numbers in between, and it writes all its logs into `log.jsonl`. This module imports neither torch nor
+TRL.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ _NUMBERS = ("reward", "eval_success", "eval_reward", "loss")
 
 @contextmanager
 def recorded(command: str, argv: Sequence[str], folder: str | Path, meeting: str = "") -> Iterator[dict[str, int]]:
-    """Write the file while a command trains into a folder; the `code` in what this yields is its exit code, else 0.
+    """Write the file while a command trains into a folder.
 
-    `meeting` is where the machines of a run meet, if it has several. Raises `ConfigError` if another run trains into
-    the folder.
+    The yielded dict may get the exit code as `code`, which is 0 by default. `meeting` is the address at which the
+    machines of a run meet, if it has several. Raises `ConfigError` if another run trains into the folder.
     """
     with held(folder, announced=True, meeting=meeting):
         yield from _recorded(command, argv, Path(folder, FILE))
@@ -63,7 +64,7 @@ def _recorded(command: str, argv: Sequence[str], path: Path) -> Iterator[dict[st
 
 
 def note(folder: str | Path, step: int, max_steps: int, logs: Mapping[str, Any]) -> None:
-    """Add where a run is and its last numbers, if its folder has the file: a run of a Python program has none."""
+    """Add the step and the last numbers of a run, if its folder has the file; a run of a Python program has none."""
     path = Path(folder, FILE)
     if about := read(path):
         numbers = {name: float(logs[name]) for name in _NUMBERS if name in logs}
@@ -71,16 +72,16 @@ def note(folder: str | Path, step: int, max_steps: int, logs: Mapping[str, Any])
 
 
 def log(folder: str | Path, step: int, logs: Mapping[str, Any]) -> None:
-    """Append what a trainer logs at a step. A disk that is full ends no run here."""
+    """Append the logs of a trainer's step. A full disk does not end the run here."""
     with suppress(OSError), Path(folder, LOG).open("a", encoding="utf-8") as file:
         file.write(json.dumps({**logs, "step": step}) + "\n")
 
 
 def history(folder: str | Path) -> list[dict[str, Any]]:
-    """Read what was logged, in the order of steps.
+    """Read the logs, in the order of steps.
 
-    A run that was taken up again has gone back to a checkpoint, and what it had logged behind that is lost with the
-    weights: the last counts. A line that is not whole is left out, and so is a value that is no finite number.
+    A resumed run has gone back to a checkpoint. Its earlier logs after that checkpoint are lost with the weights, and
+    the last log of a step counts. An incomplete line is left out, and so is a value that is not a finite number.
     """
     found: dict[tuple[int, bool], dict[str, Any]] = {}
     with suppress(OSError), Path(folder, LOG).open(encoding="utf-8", errors="replace") as lines:
@@ -96,7 +97,7 @@ def history(folder: str | Path) -> list[dict[str, Any]]:
 
 
 def read(path: Path, *, left_out: LeftOut = lambda line: None) -> dict[str, Any]:
-    """Read the file; one that cannot be read, or has another shape, is named to `left_out` and counts as empty."""
+    """Read the file; a file that cannot be read, or has another shape, is named to `left_out` and counts as empty."""
     if not path.exists():
         return {}
     try:
@@ -108,7 +109,7 @@ def read(path: Path, *, left_out: LeftOut = lambda line: None) -> dict[str, Any]
 
 
 def write(path: Path, about: Mapping[str, Any]) -> None:
-    """Replace the file as a whole: a reader never sees half of it. A disk that is full ends no run here."""
+    """Replace the file as a whole, so that a reader never sees half of it. A full disk does not end the run here."""
     aside = path.with_suffix(".unfinished")
     try:
         aside.touch(0o600)

@@ -1,10 +1,10 @@
 """A lock in the folder of a run, so that no second training writes into it.
 
-The lock is `flock` on `run.lock`, held for the life of a run and released by the kernel however the run ends. The file
-names the run that holds it. All processes of a run share the lock: the process that a user has started takes it and
-names it in the environment, and the first rank joins it. Resuming, evaluating and viewing ask for no lock. NFS carries
-`flock` from one machine to another unless it is mounted with `local_lock`; where a file system has no locks, a warning
-says so. This file imports neither torch nor TRL.
+The lock is `flock` on `run.lock`. A run holds it for its life, and the kernel releases it however the run ends. The
+file names the run that holds the lock. All processes of a run share the lock: the process that a user has started takes
+it and names it in the environment, and the first rank joins it. Resuming, evaluating and viewing need no lock. NFS
+carries `flock` from one machine to another unless it is mounted with `local_lock`. If a file system has no locks, a
+warning says so. This module imports neither torch nor TRL.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _open: set[int] = set()  # descriptors with a lock of this process
 
 @contextmanager
 def held(folder: str | Path, *, announced: bool = False, meeting: str = "") -> Iterator[None]:
-    """Hold the lock of a run's folder, which is made if there is none.
+    """Hold the lock of a run's folder, which is made if it does not exist.
 
-    With `announced`, processes that this one starts belong to the run, and trainers in them join the lock. `meeting` is
-    a name that all machines of the run know: each of them starts it, and the later ones join.
+    With `announced`, the processes that this process starts belong to the run, and trainers in them join the lock.
+    `meeting` is a name that all machines of the run know. Each machine starts the run, and the later machines join.
 
     Raises:
-        ConfigError: if another run holds it, or the folder cannot be written.
+        ConfigError: if another run holds the lock, or the folder cannot be written.
     """
     path, before = Path(folder, FILE), os.environ.get(_VARIABLE)
     with writing(folder, "name another folder with --output_dir"):
@@ -56,7 +56,7 @@ def held(folder: str | Path, *, announced: bool = False, meeting: str = "") -> I
 
 
 def refuse_running(folder: str | Path) -> None:
-    """Raise `ConfigError` if another run holds the lock of a folder; nothing is made or kept."""
+    """Raise `ConfigError` if another run holds the lock of a folder; the call makes and keeps nothing."""
     with suppress(OSError):
         descriptor = os.open(Path(folder, FILE), os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -65,13 +65,13 @@ def refuse_running(folder: str | Path) -> None:
             if (owner := _owner(descriptor)).get("token") != os.environ.get(_VARIABLE):
                 raise _refusal(folder, owner) from None
         finally:
-            os.close(descriptor)  # which releases what was taken
+            os.close(descriptor)  # closing releases the lock
 
 
 def _take(path: Path, run: str) -> tuple[int, str]:
-    """Return a descriptor that holds the lock, and the token of the run, which may be one to join."""
+    """Return a descriptor that holds the lock, and the token of the run, which may be a run to join."""
     while True:
-        # A link in a folder that others made could name any file of the user's, which would be emptied.
+        # A link in a folder that others made could name any file of the user, and that file would be emptied.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         _open.add(descriptor)
         try:
@@ -82,11 +82,11 @@ def _take(path: Path, run: str) -> tuple[int, str]:
         except BaseException:
             _close(descriptor)
             raise
-        _close(descriptor)  # the run before has removed the file meanwhile
+        _close(descriptor)  # the previous run has removed the file meanwhile
 
 
 def _lock(path: Path, descriptor: int, run: str) -> str:
-    """Lock the file, write who holds it, and return the run's token."""
+    """Lock the file, write the owner into it, and return the run's token."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -109,16 +109,16 @@ def _lock(path: Path, descriptor: int, run: str) -> str:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, json.dumps(about).encode() + b"\n", 0)
     try:
-        # Shared from now on, for further processes of this run: another run asks for it alone.
+        # The lock is shared from now on, for further processes of this run; another run asks for an exclusive lock.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:  # a change of kind is not atomic, and another run came in between
+    except BlockingIOError:  # the change to a shared lock is not atomic, and another run came first
         raise _refusal(path.parent, _owner(descriptor)) from None
     return token
 
 
 def _owner(descriptor: int) -> dict[str, Any]:
-    """Read who holds the lock; empty if that cannot be told."""
-    for _ in range(20):  # a run that has just taken it writes at once
+    """Read the owner of the lock; the result is empty if the owner is not known."""
+    for _ in range(20):  # a run that has just taken the lock writes at once
         with suppress(ValueError):
             about = json.loads(os.pread(descriptor, 4096, 0))
             return about if isinstance(about, dict) else {}
@@ -138,7 +138,7 @@ def _refusal(folder: str | Path, owner: dict[str, Any]) -> ConfigError:
 
 
 def _release(path: Path, descriptor: int) -> None:
-    # The file goes with the last process of the run.
+    # The last process of the run removes the file.
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
@@ -152,7 +152,7 @@ def _close(descriptor: int) -> None:
 
 
 def _forget() -> None:
-    """Close what a forked process has inherited: it would hold the lock after the run has ended."""
+    """Close the descriptors that a forked process has inherited, which would hold the lock after the run has ended."""
     while _open:
         with suppress(OSError):
             os.close(_open.pop())

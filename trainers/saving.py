@@ -1,8 +1,8 @@
-"""How a model is written: weights first, then each file beside them on its own, each of them whole or not there.
+"""The saving of a model: first its weights, then each further file separately, and each file is whole or absent.
 
-transformers writes configuration and generation configuration in front of the weights, so that one value that JSON has
-no form for keeps hours of training from disk. Here a file beside the weights that fails is named in a warning, and the
-others are written. What it holds and cannot be saved is left out where training makes no use of it.
+transformers writes the configuration and the generation configuration before the weights, so that a single value
+without a form in JSON keeps hours of training from the disk. Here a warning names a further file that fails, and the
+others are written. A value that cannot be saved is left out of its file where training does not use it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from agent_gym.errors import DISK_FULL, described
 from agent_gym.policies.savable import write_generation_config
 
 Write = Callable[[Path], Any]
-"""Writes a file into a folder, and returns the names of what it had to leave out, if any."""
+"""Writes a file into a folder, and returns the names of the parts that it had to leave out, if any."""
 
 ASIDE = "unfinished"
-"""Where files are that have not got their names yet, in the folder of a run: a folder for each process."""
+"""The place for unfinished files in the folder of a run, with a folder for each process."""
 _PART = ".part"
 _ENCODER_FILES = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model",
@@ -45,12 +45,12 @@ def aside_name() -> str:
 
 
 def clear_aside(folder: Path, own: str = "") -> None:
-    """Remove what processes of this machine that have ended have left unfinished, and what is in this one's own."""
+    """Remove the unfinished files of ended processes on this machine, and the unfinished files of this process."""
     mine, host = folder / own, f"{platform.node() or 'host'}-"
     for left in folder.glob(f"{ASIDE}/*"):
         number = left.name.removeprefix(host)
         ended = left.name.startswith(host) and number.isdigit() and not Path("/proc", number).exists()
-        # Before folders were named by process.
+        # Older versions named the folders by checkpoint, not by process.
         if left == mine or (ended and Path("/proc/self").exists()) or left.name.startswith("checkpoint-"):
             shutil.rmtree(left, ignore_errors=True)
     with suppress(OSError):
@@ -58,14 +58,14 @@ def clear_aside(folder: Path, own: str = "") -> None:
 
 
 def settle(folder: Path) -> None:
-    """Wait until a folder and all that is in it are on disk: a name that is on disk before them would be a lie."""
+    """Wait until a folder and its whole content are on disk, because a name must not be on disk before its content."""
     for place, _, names in os.walk(folder):
         for path in (*(Path(place, name) for name in names), Path(place)):
             sync(path)
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on disk."""
+    """Wait until a file, or the list of names in a folder, is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -74,7 +74,7 @@ def sync(path: Path) -> None:
 
 
 def move_into(folder: Path, aside: Path) -> None:
-    """Move what is in one folder into another, a file at a time, weights first: no file there is ever torn."""
+    """Move the files of one folder into another, one at a time, weights first, so that a file is never torn."""
     files = [path.relative_to(aside) for path in aside.rglob("*") if path.is_file()]
     for name in sorted(files, key=lambda one: (not one.name.endswith((".safetensors", ".bin", ".pt")), str(one))):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def move_into(folder: Path, aside: Path) -> None:
 
 
 def write_beside(folder: Path, files: Mapping[str, Write]) -> dict[str, Exception]:
-    """Write files beside the weights, each on its own, and return what those that failed have failed with."""
+    """Write further files after the weights, each separately, and return the error of each file that failed."""
     failed: dict[str, Exception] = {}
     for name, write in files.items():
         part = folder / _PART
@@ -91,7 +91,7 @@ def write_beside(folder: Path, files: Mapping[str, Write]) -> dict[str, Exceptio
             part.mkdir()
             write(part)
             move_into(folder, part)
-        except Exception as error:  # of a library, a full disk, the user's own class
+        except Exception as error:  # an error of a library, a full disk, or the user's class
             failed[name] = error
             warnings.warn(f"{name} could not be written into {folder}: {described(error)[:300]}", stacklevel=2)
         finally:
@@ -100,7 +100,7 @@ def write_beside(folder: Path, files: Mapping[str, Write]) -> dict[str, Exceptio
 
 
 def write_weights(model: Any, folder: Path, state: Mapping[str, torch.Tensor] | None = None) -> None:
-    """Write the weights of an unwrapped model, or its adapters if it has such, as transformers and PEFT do."""
+    """Write the weights of an unwrapped model, or its adapters if it has any, as transformers and PEFT do."""
     if not isinstance(model, PreTrainedModel) and not is_peft_model(model):
         from safetensors.torch import save_file
         from transformers.utils import SAFE_WEIGHTS_NAME
@@ -113,7 +113,7 @@ def write_weights(model: Any, folder: Path, state: Mapping[str, torch.Tensor] | 
 
 @contextmanager
 def _alone(model: Any) -> Iterator[None]:
-    """Let `save_pretrained` leave out what it writes in front of the weights."""
+    """Let `save_pretrained` skip the files that it writes before the weights."""
     shadowed: list[tuple[Any, str]] = [(model, "create_or_update_model_card")] if is_peft_model(model) else []
     if isinstance(model, PreTrainedModel):
         shadowed += [(one, "save_pretrained") for one in (model.config, model.generation_config) if one is not None]
@@ -127,7 +127,7 @@ def _alone(model: Any) -> Iterator[None]:
 
 
 def files_of(model: Any, encoder: Any, args: Any) -> dict[str, Write]:
-    """Return what is written beside the weights of an unwrapped model, by the names of files."""
+    """Return the writers of the further files of an unwrapped model, by the names of the files."""
     files: dict[str, Write] = {}
     if isinstance(model, PreTrainedModel):
         files["config.json"] = lambda folder: write_config(model.config, folder)
@@ -140,7 +140,7 @@ def files_of(model: Any, encoder: Any, args: Any) -> dict[str, Write]:
 
 
 def write_config(config: PreTrainedConfig, folder: Path) -> list[str]:
-    """Write `config.json`, without values that JSON has no form for, and return their names."""
+    """Write `config.json` without values that have no form in JSON, and return the names of these values."""
     try:
         config.save_pretrained(str(folder))
         return []
@@ -155,7 +155,7 @@ def write_config(config: PreTrainedConfig, folder: Path) -> list[str]:
 def _plain_config(config: PreTrainedConfig) -> tuple[PreTrainedConfig, list[str]]:
     trial, lost = copy.copy(config), list[str]()
     try:
-        sampling = dict(config._get_generation_parameters())  # transformers wants them in the other file
+        sampling = dict(config._get_generation_parameters())  # transformers saves them in the other file
     except Exception:
         sampling = {}
     for name, value in vars(config).items():
@@ -182,14 +182,14 @@ def _is_plain(value: Any) -> bool:
 
 
 def write_encoder(encoder: Any, folder: Path) -> list[str]:
-    """Write a tokenizer or processor, without arguments that JSON has no form for, and return their names.
+    """Write a tokenizer or processor without arguments that have no form in JSON, and return their names.
 
-    Where its class cannot write it, the files of the folder that it was loaded from are copied.
+    If its class cannot write it, the files of the folder that it was loaded from are copied.
     """
     try:
         encoder.save_pretrained(str(folder))
         return []
-    except Exception as error:  # of a library, or the user's own class
+    except Exception as error:  # an error of a library, or of the user's class
         if isinstance(error, OSError) and error.errno in DISK_FULL:
             raise
         failure = error
@@ -231,7 +231,8 @@ def _is_argument(value: Any) -> bool:
 def rotate(folder: Path, limit: int | None, kept: Sequence[str], aside: Path) -> None:
     """Remove the checkpoints of the lowest steps until `limit` are left, but none of `kept`, and never the last.
 
-    They lose their names first: a process that is killed meanwhile leaves no half of one under its name.
+    A checkpoint loses its name before its files are removed: a process that is killed meanwhile leaves no half
+    checkpoint under its name.
     """
     named = {path: re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", path.name) for path in folder.iterdir()}
     steps = sorted((int(match[1]), path) for path, match in named.items() if match and path.is_dir())

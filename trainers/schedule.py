@@ -1,11 +1,12 @@
-"""When episodes are played: the engine, its weights, and the rollouts of a run by their numbers.
+"""The schedule of playing: the engine, its weights, and the rollouts of a run by their numbers.
 
 With `max_staleness` 0 a rollout is a batch: all its episodes are played with the weights that it updates. Above 0
-episodes are played without rounds, under weights that change underway (continuous.py). Both play in one `Stream`, as do
-refills and evaluations: with servers it plays in the background, where the engine shares the trainer's device it plays
-while the trainer waits.
+episodes are played without rounds, under weights that change during an episode (continuous.py). Both kinds, refills and
+evaluations play in one `Stream`. With servers the stream plays in the background. If the engine shares the trainer's
+device, the stream plays while the trainer waits.
 
-The trainer calls the scheduler. The scheduler reads settings and state of the trainer, and does not call or change it.
+The trainer calls the scheduler. The scheduler reads settings and state of the trainer, and neither calls nor changes
+it.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ class RolloutScheduler:
         self.begin()
 
     def begin(self) -> None:
-        """Forget the episodes that an earlier call of `train` had in play: after a failure they never end."""
+        """Forget the episodes in play from an earlier call of `train`, because after a failure they never end."""
         self._continuous = ContinuousRollouts()
         if "stream" in self.__dict__:
             self.stream.clear()
 
     def take_metrics(self) -> dict[str, float]:
-        """Return the metrics of the episodes that were played last, once."""
+        """Return the metrics of the last episodes, and clear them."""
         metrics, self._metrics = self._metrics, {}
         return metrics
 
@@ -86,24 +87,24 @@ class RolloutScheduler:
             runner.version = trainer.state.global_step
             if isinstance(runner.policy, Engine):
                 runner.policy.wake()
-                # Every time, even twice in a step: the step does not identify the weights (a second `train()`, the best
-                # checkpoint loaded at the end), and an engine that slept has none.
+                # Weights are handed over every time, even twice in a step. The step does not identify the weights (a
+                # second `train()`, the best checkpoint loaded at the end), and an engine that slept has no weights.
                 runner.policy.sync(named_weights(trainer.accelerator.unwrap_model(trainer.model)))
         self._metrics["time/sync"] = time.perf_counter() - started
 
     def play(self, specs: Sequence[EpisodeSpec], temperature: float) -> list[Episode]:
         """Play episodes with the current weights; all processes call it at the same point.
 
-        Raises `RolloutError` if it failed in a process, or if every episode failed in all of them.
+        Raises `RolloutError` if playing failed in a process, or if every episode failed in all processes.
         """
         return self._with_weights(lambda: self.stream.play(specs, temperature))
 
     def play_ahead(
         self, number: int, specs_of: Callable[[int], Sequence[EpisodeSpec]], temperature: float
     ) -> list[Episode]:
-        """Return this process's episodes of rollout `number`, and begin those of the rollouts that it may run ahead.
+        """Return this process's episodes of rollout `number`, and begin episodes of rollouts that may run ahead.
 
-        For `max_staleness` above 0. `specs_of` makes the episodes of a rollout. Raises as `play`.
+        The method is for `max_staleness` above 0. `specs_of` makes the episodes of a rollout. Raises as `play`.
         """
         batches = range(number, min(number + self._trainer.args.stale_rollouts + 1, self.rollouts))
         return self._with_weights(lambda: self._continuous.play(self.stream, batches, specs_of, temperature))
@@ -121,10 +122,10 @@ class RolloutScheduler:
         return episodes
 
     def _finish(self, episodes: Sequence[Episode]) -> None:
-        """Measure the times of a rollout, and name the episodes that failed, which no mean of rewards has.
+        """Measure the times of a rollout, and name the failed episodes, which are left out of every mean of rewards.
 
-        All processes stop if every episode of all of them failed. One process whose few episodes all failed is no
-        reason: the others' are trained on, as one process would.
+        All processes stop if every episode of all processes failed. They do not stop if only one process has failed in
+        all of its few episodes: the episodes of the others are trained on, as a single process would train on them.
         """
         self.runner.stats, shares = self.stream.take_times()
         policy = self.runner.policy
@@ -141,9 +142,10 @@ class RolloutScheduler:
 
     @property
     def rollouts(self) -> int:
-        """Rollouts of the whole run."""
+        """The number of rollouts of the whole run."""
         trainer = self._trainer
-        # Counted in micro-steps: the last optimizer step of an epoch has those that are left.
+        # The rollouts are counted in micro-steps, because the last optimizer step of an epoch has only the remaining
+        # ones.
         per_step, per_epoch = trainer.args.gradient_accumulation_steps, trainer.sampler.rollouts * trainer._uses
         epochs, steps = divmod(trainer.state.max_steps, -(-per_epoch // per_step))
         return -(-(epochs * per_epoch + steps * per_step) // trainer._uses)
@@ -152,13 +154,13 @@ class RolloutScheduler:
 def group_specs(
     rows: Sequence[Mapping[str, Any]], *, first: int, group_size: int, sampling_seed: int
 ) -> list[EpisodeSpec]:
-    """Turn rows that a sampler repeated `group_size` times into one spec each, members of a group side by side.
+    """Turn rows that a sampler repeated `group_size` times into one spec each, with the members of a group together.
 
     Args:
         rows: one row per episode.
         first: global position of the first row among all processes. Seeds depend on the global position alone, so that
-            one process and four sample the same episodes.
-        group_size: episodes per task, G. Members share task and environment seed and differ in sampling only.
+            one process and four processes sample the same episodes.
+        group_size: episodes per task, G. Members share task and environment seed, and differ only in sampling.
         sampling_seed: base of the sampling seeds of this rollout.
     """
     return [
@@ -178,16 +180,19 @@ def group_specs(
 
 
 def without_greedy(episodes: Iterable[Episode]) -> list[Episode]:
-    """Leave out greedy episodes: they are baselines, and not samples of the policy."""
+    """Leave out greedy episodes, which are baselines and not samples of the policy."""
     return [episode for episode in episodes if not episode.spec.greedy]
 
 
 def returns_by_group(episodes: Sequence[Episode]) -> tuple[dict[int, list[float]], dict[int, int], int]:
-    """Return each group's rewards, over all processes and without failed episodes, its environment, and all played."""
+    """Return three results over all processes: the rewards of each group, its environment, and the number of episodes.
+
+    Failed episodes are left out of the rewards, and count in the number of episodes.
+    """
     mine = [(e.spec.group, e.spec.member, e.reward, source_number(e.spec)) for e in without_greedy(episodes)]
     played = sorted(gather_items(mine), key=lambda one: one[:2])
     returns: dict[int, list[float]] = {group: [] for group, *_ in played}
     for group, _, reward, _ in played:
-        if reward == reward:  # an episode whose machinery broke has NaN
+        if reward == reward:  # the reward of a failed episode is NaN
             returns[group].append(reward)
     return returns, {group: source for group, _, _, source in played}, len(played)

@@ -1,7 +1,7 @@
-"""The settings of our own, by group: what multi-turn episodes need besides the settings of TRL.
+"""The settings of this project, by group: settings for multi-turn episodes that TRL does not have.
 
-This file imports neither torch nor TRL, so that `--help` can show these settings at once. config.py joins them with
-TRL's. Where TRL has a name for something, it keeps that name (`epsilon`, `delta`, `beta`, `scale_rewards`, ...).
+This module imports neither torch nor TRL, so that `--help` can show these settings at once. config.py joins them with
+the settings of TRL. A setting that TRL has keeps TRL's name (`epsilon`, `delta`, `beta`, `scale_rewards`, ...).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hin
 from agent_gym.errors import ConfigError, one_of
 
 GROUPS = {
-    "episodes": "What an episode is",
-    "sampling": "Where and when episodes are played",
+    "episodes": "The episodes",
+    "sampling": "The place and time of playing",
     "credit": "From rewards to advantages",
-    "selection": "Which episodes are trained on",
+    "selection": "The choice of episodes to train on",
     "loss": "From advantages to the gradient",
     "teacher": "Teachers and demonstrations",
-    "memory": "How a minibatch is cut",
+    "memory": "The micro-batches",
     "critic": "The critic",
     "evaluation": "Evaluation and records",
 }
 """The groups of settings, in the order in which the help shows them."""
 
 HINTS = ("gold", "plan")
-"""What may stand in braces in `teacher_hint`."""
+"""The names that `teacher_hint` may have in braces."""
 
 REMOVED = {
     "gigpo_step_weight": "GiGPO adds the step advantage with weight 1, as the paper does: leave it out",
@@ -58,7 +58,7 @@ _TRL_LOSSES = {
 
 
 class _Metadata(dict[str, Any]):
-    """What is known of a setting. The parser of transformers hands a copy to argparse, which knows only `help`."""
+    """The facts of a setting. The parser of transformers passes a copy to argparse, which knows only `help`."""
 
     def copy(self) -> dict[str, Any]:
         return {"help": self["help"]}
@@ -95,8 +95,8 @@ _KINDS: dict[type, tuple[type, str]] = {
 def check_types(settings: Any) -> None:
     """Raise `ConfigError` for a value of the wrong type, in settings of numbers and truth values.
 
-    The command line has made values of these types. In Python, `learning_rate="1e-4"` would be compared with 0. Texts
-    are left alone: settings of TRL that are declared as text take other things, too.
+    The command line makes values of the right types. In Python, `learning_rate="1e-4"` would be compared with 0. Texts
+    are not checked, because settings of TRL that are declared as text also take other types.
     """
     of: type = type(settings)
     for one in fields(settings):
@@ -118,24 +118,24 @@ def check_removed(names: Iterable[str]) -> None:
 
 @dataclass
 class AgentSettings:
-    """What `AgentGRPOConfig` adds to `trl.GRPOConfig`. Each field is declared by its group in `GROUPS`."""
+    """The settings that `AgentGRPOConfig` adds to `trl.GRPOConfig`. Each field is declared by its group in `GROUPS`."""
 
     def __new__(cls, *_: Any, **given: Any) -> Self:
-        check_removed(given)  # before the generated `__init__` calls them unexpected
+        check_removed(given)  # before the generated `__init__`, which would call them unexpected
         return super().__new__(cls)
 
-    max_turns: int | None = _episodes(None, "Turns of an episode, besides the environment's own limit.")
-    max_turn_tokens: int = _episodes(512, "Tokens the policy may sample in one turn.")
-    max_episode_tokens: int = _episodes(4096, "Tokens of one context: prompt, turns and observations.")
-    episode_timeout: float | None = _episodes(None, "Seconds of wall-clock time that an episode may take.")
+    max_turns: int | None = _episodes(None, "Limit of turns in an episode, in addition to the environment's limit.")
+    max_turn_tokens: int = _episodes(512, "Limit of tokens that the policy samples in one turn.")
+    max_episode_tokens: int = _episodes(4096, "Limit of tokens in one context: prompt, turns and observations.")
+    episode_timeout: float | None = _episodes(None, "Limit of seconds of wall-clock time for an episode.")
     context: str = _episodes(
         "append",
-        "What the model sees of earlier turns: append, window:N, budget:TOKENS, summarize:TOKENS, rebuild or template.",
+        "Context policy for earlier turns: append, window:N, budget:TOKENS, summarize:TOKENS, rebuild or template.",
     )
     use_vllm: bool | None = _sampling(
         None,
-        "Sample with vLLM. By default where it is installed and can serve the policy, else with transformers; true "
-        "insists, false never does. A policy= of your own is taken as it is.",
+        "Sample with vLLM. The default is vLLM if it is installed and can serve the policy, else transformers. With "
+        "true vLLM is required, with false it is not used. A given policy= is used unchanged.",
     )
     layout: Literal["colocate", "server"] = _sampling(
         "colocate",
@@ -144,40 +144,40 @@ class AgentSettings:
     )
     engine_process: bool | None = _sampling(
         None,
-        "With layout colocate: vLLM in a process of its own, which environments that compute in Python do not slow. "
-        "By default on GPUs, for policies that read no images.",
+        "With layout colocate: run vLLM in a separate process, which environments that compute in Python do not slow. "
+        "The default is true on GPUs, for policies that read no images.",
     )
     weights_transfer: Literal["auto", "files", "broadcast"] = _sampling(
         "auto",
-        "With layout server: how weights get there: broadcast (NCCL between GPUs, gloo elsewhere), files (in memory; "
-        "for servers of other machines in output_dir) or auto, which broadcasts between GPUs that reach each other.",
+        "With layout server: the transfer of weights: broadcast (NCCL between GPUs, gloo elsewhere), files (in memory; "
+        "for servers on other machines in output_dir) or auto, which broadcasts between GPUs that reach each other.",
     )
     max_staleness: int = _sampling(
         0,
-        "Optimizer steps by which a token may be older than the weights that learn from it. Above 0 nothing waits for "
-        "the slowest episodes, and servers sample during updates.",
+        "Limit of optimizer steps by which a token may be older than the weights that learn from it. Above 0 training "
+        "does not wait for the slowest episodes, and servers sample during updates.",
         0,
     )
-    max_live: int = _sampling(512, "Episodes alive at the same time, per process.", 1)
-    max_num_seqs: int = _sampling(256, "Most sequences vLLM decodes at once, per process.", 1)
-    env_workers: int = _sampling(32, "Environments that compute at the same time, per process.", 1)
+    max_live: int = _sampling(512, "Limit of live episodes at the same time, per process.", 1)
+    max_num_seqs: int = _sampling(256, "Limit of sequences that vLLM decodes at the same time, per process.", 1)
+    env_workers: int = _sampling(32, "Limit of environments that compute at the same time, per process.", 1)
     env_processes: int = _sampling(
         0,
         "Processes that run environments, per process; 0 for threads. For environments that compute in Python or are "
         "not thread-safe.",
         0,
     )
-    # The ratio of a whole multi-turn row is a product over thousands of tokens: with bf16 rollouts it leaves any fixed
+    # The ratio of a whole multi-turn row is a product over thousands of tokens. With bf16 rollouts it leaves any fixed
     # range by rounding alone, and "sequence_mask" (TRL's default) then drops the episode.
     vllm_importance_sampling_mode: BoundedRatio = _loss(
         "token_truncate",
-        "How the ratio between trainer and engine logprobs is bounded: of each token, of the row, or the geometric "
-        "mean of the row's tokens. in_ratio: by the clip of the loss, whose old logprobs are then the engine's.",
+        "Bound on the ratio between trainer and engine logprobs: of each token, of the row, or of the geometric mean "
+        "of the row's tokens. in_ratio: by the clip of the loss, whose old logprobs are then the engine's.",
     )
     engine_tolerance: float | None = _sampling(
         0.01,
-        "Nats per token (sampling/kl) by which the engine's logprobs may differ from those of the loss on the first "
-        "rollout; training stops before its first update above it. In 16 bits 10 times as much. None, or inf: never.",
+        "Limit of nats per token (sampling/kl) between the engine's logprobs and the loss's on the first rollout; "
+        "above it training stops before its first update. In 16 bits the limit is 10 times this. None, inf: no limit.",
         0,
     )
     advantage_estimator: EstimatorName = _credit(
@@ -191,10 +191,10 @@ class AgentSettings:
         True, "Centre and scale advantages over the batch, in the estimators that do so by definition."
     )
     process_norm: Literal["none", "trajectory", "group", "batch", "prime"] | None = _credit(
-        None, "Credit process rewards from their step on, scaled this way; by default as any other reward."
+        None, "Scale of process rewards, which are credited from their step on; by default like any other reward."
     )
     outcome_weight: float = _credit(1.0, "With process_norm: factor of the outcome reward.", 0)
-    keep_groups: float = _selection(1.0, "StarPO-S: train on this share of the groups, those of largest reward spread.")
+    keep_groups: float = _selection(1.0, "StarPO-S: train on this share of the groups, by largest reward spread.")
     keep_variance: float | None = _selection(
         None,
         "RAGEN-2's SNR-aware filter: train on the fewest groups that hold this share of the summed reward variance.",
@@ -203,54 +203,54 @@ class AgentSettings:
         0, "DAPO's dynamic sampling: replace groups without spread by new tasks, up to this many times.", 0
     )
     overlong_buffer: int = _selection(
-        0, "DAPO's soft penalty: tokens before max_turn_tokens in which it rises to 1; 0 for none.", 0
+        0, "DAPO's soft penalty: tokens before max_turn_tokens over which it rises to 1; 0 for no penalty.", 0
     )
     loss_type: Literal["clip", "cispo", "reinforce"] = _loss(
         "clip", "clip (PPO's), cispo, or reinforce (no ratio). TRL's dapo is clip with loss_normalization token."
     )
     loss_normalization: Literal["token", "sequence", "step", "episode", "constant"] = _loss(
         "token",
-        "What counts the same in the loss: token, sequence (row), step or episode; or constant (Dr. GRPO): each token "
-        "by 1 / (episodes of a rollout x max_episode_tokens).",
+        "Unit of equal weight in the loss: token, sequence (row), step or episode; or constant (Dr. GRPO): each token "
+        "has the weight 1 / (episodes of a rollout x max_episode_tokens).",
     )
     importance_sampling_level: Literal["token", "step", "sequence"] = _loss(
-        "token", "Over what the probability ratio is taken: token, step (GSPO per step) or sequence (row)."
+        "token", "Unit of the probability ratio: token, step (GSPO per step) or sequence (row)."
     )
     kl_in: Literal["loss", "reward"] = _loss(
         "loss",
-        "Where beta x KL goes: loss (k3 x probability ratio; k3 alone with use_bias_correction_kl false) or reward "
+        "Place of beta x KL: loss (k3 x probability ratio; k3 alone with use_bias_correction_kl false) or reward "
         "(log-ratio per token, before credit is given).",
     )
     teacher: str | None = _teacher(
         None,
-        "Whose logprobs of the policy's own tokens give advantages: a model (id, folder, prepared name), a vLLM server "
-        "(http://HOST:PORT/v1), self (the policy's current weights) or initial (those that it starts with).",
+        "Teacher whose logprobs of the policy's tokens give advantages: a model (id, folder, prepared name), a vLLM "
+        "server (http://HOST:PORT/v1), self (the policy's current weights) or initial (the policy's first weights).",
     )
     teacher_coef: float = _teacher(
         1.0, "Factor of log p_teacher - log p_policy of each sampled token in its advantage.", 0
     )
     reward_coef: float = _teacher(
-        1.0, "Factor of the advantages from rewards beside it; with 0 the teacher alone is learned from.", 0
+        1.0, "With teacher: factor of the advantages from rewards; with 0 only the teacher gives advantages.", 0
     )
-    teacher_gamma: float = _teacher(0.0, "Discount per sampled token of what the teacher finds of later tokens.")
+    teacher_gamma: float = _teacher(0.0, "Discount per sampled token of the teacher's terms of later tokens.")
     teacher_hint: str | None = _teacher(
         None,
-        "What only the teacher reads, at the end of the task: {gold} is the gold answer, {plan} the expert's turns.",
+        "Text for the teacher alone, at the end of the task: {gold} is the gold answer, {plan} the expert's turns.",
     )
     sft_coef: float = _teacher(
-        0.0, "Factor of the SFT loss on episodes of the environment's expert, beside RL; 0 for none.", 0
+        0.0, "Factor of the SFT loss on episodes of the environment's expert, added to RL; 0 for none.", 0
     )
     sft_share: float = _teacher(0.125, "With sft_coef: share of a rollout's tasks that the expert plays, too.")
     micro_batch_size: int | None = _memory(
         None, "Rows per pass; per_device_train_batch_size, or with micro_batch_tokens as many as fit.", 1
     )
     micro_batch_tokens: int | None = _memory(
-        None, "Tokens per forward and backward pass, padding included; a longer row is alone in its own.", 2
+        None, "Tokens per forward and backward pass, padding included; a longer row has a pass alone.", 2
     )
     packing: bool = _memory(
         False,
-        "Put the rows of a pass behind each other in one sequence, without padding, for attention that keeps them "
-        "apart by position_ids (flash attention).",
+        "Join the rows of a pass into one sequence, without padding, for attention that keeps rows apart by "
+        "position_ids (flash attention).",
     )
     eval_temperature: float = _evaluation(0.0, "Sampling temperature of evaluation; 0 is greedy decoding.")
     num_generations_eval: int | None = _evaluation(1, "Attempts per task in evaluation.", 1)
@@ -258,17 +258,17 @@ class AgentSettings:
         8, "Episodes written to <output_dir>/trajectories per rollout and process; 0 writes none.", 0
     )
     echo_trap: Literal["off", "warn", "stop"] = _evaluation(
-        "warn", "What the collapse monitor does when it sees one coming: off, warn or stop."
+        "warn", "Action of the monitor at signs of a collapse: off, warn or stop."
     )
 
     probe_steps: int = _evaluation(
         0,
-        "Every so many steps score responses under each other's prompts, to see if they depend on them; 0 for never.",
+        "Steps between probes, which score responses under each other's prompts to see their dependence; 0 for none.",
         0,
     )
 
     def check_settings(self) -> None:
-        """Raise `ConfigError` for values that no run can have, and for settings of ours that contradict each other."""
+        """Raise `ConfigError` for impossible values, and for settings of this project that contradict each other."""
         check_types(self)
         if self.loss_type in _TRL_LOSSES:
             raise ConfigError(f"loss_type {self.loss_type!r} of TRL is called {_TRL_LOSSES[self.loss_type]} here")
@@ -304,7 +304,7 @@ class AgentSettings:
             )
 
     def _check_teacher(self) -> None:
-        """Find settings of a teacher without one, and hints with places that nothing fills."""
+        """Raise `ConfigError` for settings of a teacher without one, and for hints with names that no fact fills."""
         own = ("teacher_coef", "reward_coef", "teacher_gamma", "teacher_hint")
         defaults = {one.name: one.default for one in fields(self)}
         given = [name for name in own if getattr(self, name) != defaults[name]]
@@ -317,21 +317,21 @@ class AgentSettings:
 
 @dataclass
 class CriticSettings:
-    """What `AgentPPOConfig` adds: the settings of the critic, and defaults that suit one."""
+    """The settings that `AgentPPOConfig` adds: the settings of the critic, and defaults that suit a critic."""
 
     critic: Literal["model", "head"] = _critic(
-        "model", "model: a backbone of its own; head: one layer on the policy's trunk."
+        "model", "model: a separate backbone; head: one layer on the policy's trunk."
     )
     critic_learning_rate: float = _critic(1e-5, "Learning rate of the critic.", 0)
     critic_warmup_steps: int = _critic(0, "Optimizer steps at the start in which only the critic learns.", 0)
     vf_coef: float = _critic(0.5, "Factor of the value loss.", 0)
     cliprange_value: float | None = _critic(
-        0.2, "How far a value may move from the old one within a rollout; None for no limit."
+        0.2, "Limit of a value's distance from the old value within a rollout; None for no limit."
     )
     advantage_estimator: EstimatorName = _credit("gae", "How credit is given: gae, step_gae, bilevel_gae or pspo.")
-    num_generations: int | None = _credit(1, "Episodes per task. The critic is the comparison, so one is enough.")
+    num_generations: int | None = _credit(1, "Episodes per task. The critic is the baseline, so one is enough.")
 
     def check_settings(self) -> None:
         if self.cliprange_value is not None and self.cliprange_value <= 0:
             raise ConfigError(f"cliprange_value is {self.cliprange_value}; it must be positive, or None for no limit")
-        super().check_settings()  # type: ignore[misc]  # of `AgentSettings`, which stands behind in every config
+        super().check_settings()  # type: ignore[misc]  # `AgentSettings` follows in the bases of every config

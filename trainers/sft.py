@@ -1,7 +1,7 @@
-"""Warm start: an environment's expert plays, the policy imitates.
+"""Warm start: an environment's expert plays, and the policy imitates it.
 
-Demonstrations are ordinary episodes of a scripted policy, so that what supervised fine-tuning sees is token for token
-what the policy will see when it plays. Training itself is `trl.SFTTrainer`.
+Demonstrations are ordinary episodes of a scripted policy, so that supervised fine-tuning sees token for token the text
+that the policy will see when it plays. The training itself is done by `trl.SFTTrainer`.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ def expert_episodes(
 ) -> list[Episode]:
     """Let the expert of an environment play the first `episodes` tasks of a split, or all.
 
-    Returned are the episodes that it solved in its default style, and all of other styles: those may show mistakes.
-    `styles` maps each style, which the environment names, to its share of the episodes; `seed` decides which are whose.
-    `tokenizer` may be a tokenizer, a processor or a `ChatRenderer`. `on_end` is called with every episode as it ends,
-    those that are not returned included. Raises `ConfigError` if the environment has no expert or no such style, or the
-    shares are not positive.
+    Returns the episodes that the expert solved in its default style, and all episodes of other styles, which may show
+    mistakes. `styles` maps each style, which the environment names, to its share of the episodes. `seed` decides which
+    episode has which style. `tokenizer` may be a tokenizer, a processor or a `ChatRenderer`. `on_end` is called with
+    every episode as it ends, including episodes that are not returned. Raises `ConfigError` if the environment has no
+    expert or does not know a style, or the shares are not positive.
     """
     styles = dict(styles or {"default": 1.0})
     if min(styles.values()) < 0 or sum(styles.values()) <= 0:
         raise ConfigError(f"styles is {styles}; shares must be positive numbers, for example {{'default': 1.0}}")
     specs = make_specs(env_id, env_kwargs, split=split, episodes=episodes, seed=seed)
-    # By the number of the task, which is played once.
+    # The style is chosen by the number of the task, which is played once.
     style_of = random.Random(seed).choices(list(styles), weights=list(styles.values()), k=len(specs))
 
     def act(episode: Any) -> str:
@@ -83,11 +83,11 @@ def expert_episodes(
 
 
 def sft_dataset(rows: Sequence[Row], train_on: str = "policy") -> Dataset:
-    """Turn rows into the form `trl.SFTTrainer` takes as it is: `input_ids` and `labels`, and `row`, their number.
+    """Turn rows into the form that `trl.SFTTrainer` takes as it is: `input_ids`, `labels`, and the row's number `row`.
 
-    With `train_on` "policy" the policy's own tokens have labels; with "all" questions and observations, too, which
-    teaches a model that starts from nothing to copy numbers sooner. Tokens of images never have any. Raises
-    `ConfigError` for another `train_on`, or no rows.
+    With `train_on` "policy" the policy's tokens have labels. With "all" questions and observations have labels, too,
+    which teaches an untrained model to copy numbers sooner. Tokens of images never have labels. Raises `ConfigError`
+    for another `train_on`, or no rows.
     """
     one_of("train_on", train_on, TRAIN_ON)
     if not rows:
@@ -105,7 +105,7 @@ def sft_dataset(rows: Sequence[Row], train_on: str = "policy") -> Dataset:
 def _collate(
     rows: Sequence[Row], vision: Vision, pad_token_id: int, examples: Sequence[Mapping[str, Any]]
 ) -> dict[str, torch.Tensor]:
-    """Make a batch of examples, which name their row by number; TRL knows images only as files."""
+    """Make a batch of examples, which name their row by number; TRL supports images only as files."""
     chosen = [rows[example["row"]] for example in examples]
     read = [torch.tensor(vision.readable(row.token_ids, row.images)) for row in chosen]
     labels = [torch.tensor(example["labels"]) for example in examples]
@@ -119,16 +119,16 @@ def _collate(
 
 
 class _LabelledTokens(WholeCheckpoints, SFTTrainer):
-    """TRL's trainer, whose output layer reads the places in front of labels only (TRL's own does where Triton is).
+    """TRL's trainer, with an output layer that reads only the places before labels (TRL's does so only with Triton).
 
-    Its card and its checkpoints are ours.
+    This project writes its model card and its checkpoints.
     """
 
     def _about(self) -> dict[str, Any]:
         return {}
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.label_smoother is not None or self.compute_loss_func is not None:  # these read all logits
+        if self.label_smoother is not None or self.compute_loss_func is not None:  # both read all logits
             return super().compute_loss(model, inputs, *args, **kwargs)
         labels = inputs["labels"][:, 1:]
         places = pad(labels != -100, (0, 1)).flatten().nonzero()[:, 0]
@@ -149,14 +149,14 @@ def train_sft(
 ) -> SFTTrainer:
     """Imitate the rows and return the trainer, trained.
 
-    `model` is an id, a folder (an adapter's, too), the name of a prepared model, or a loaded model; `tokenizer` may be
-    the processor of a model that reads images; `resume` is a checkpoint to go on from, True for the last one. `kwargs`
-    go to `trl.SFTTrainer`. Raises `ConfigError` for `args.packing` and other settings that do nothing here, and if a
-    demonstration is longer than `args.max_length`, or than what the model can read. None is cut: the end of an episode
-    is its answer.
+    `model` is an id, a folder (also of an adapter), the name of a prepared model, or a loaded model. `tokenizer` may be
+    the processor of a model that reads images. `resume` is a checkpoint to continue from, True for the last one.
+    `kwargs` are passed to `trl.SFTTrainer`. Raises `ConfigError` for `args.packing` and other settings that have no
+    effect here, and if a demonstration is longer than `args.max_length` or than the model's context. A demonstration is
+    never cut, because the end of an episode is its answer.
     """
     check_sft(args)
-    if args.packing:  # part of the preparation that is skipped below
+    if args.packing:  # packing is part of the preparation that is skipped below
         raise ConfigError(
             "packing is True, and demonstrations are not packed: leave it out. padding_free leaves out padding, and "
             "per_device_train_batch_size sets how many rows a step has"
@@ -168,7 +168,7 @@ def train_sft(
             "be None, for no limit but the model's"
         )
     dataset = sft_dataset(rows, train_on)
-    # The rows are ids and labels already; TRL's preparation would only walk over them again.
+    # The rows are already ids and labels; TRL's preparation would only read them all again.
     args.dataset_kwargs = {**cast(dict[str, Any], args.dataset_kwargs or {}), "skip_prepare_dataset": True}
     vision = ChatRenderer.of(tokenizer).vision
     if vision is not None:
@@ -187,6 +187,6 @@ def train_sft(
             "longer context, or an environment that writes less"
         )
     if kwargs.get("callbacks"):
-        trainer.remove_callback(PrinterCallback)  # a caller with callbacks of its own prints its own lines
+        trainer.remove_callback(PrinterCallback)  # a caller with callbacks prints its lines itself
     trainer.train(**({} if resume is None else {"resume_from_checkpoint": resume}))
     return trainer

@@ -1,13 +1,13 @@
-"""What a forward pass need not compute, and what a model must show before it is left out.
+"""The work that a forward pass can save, and the checks of a model before the work is left out.
 
     logits that no loss reads    `reading_only`, for any model
     the openings of rows again   `batch.shared`, if `can_share`
     padding                      `batch.packed`, after `check_packing`
     the logits, all at once      TRL's fused output layer, unless `needs_own_head`
 
-A model that carries something from token to token which no mask holds back (the state of a state-space layer, a
-convolution, positions that it counts by itself) can neither pack rows nor share openings. Names of models do not tell;
-two passes over random tokens do.
+Some models carry information from token to token that no mask holds back: the state of a state-space layer, a
+convolution, or positions that the model counts by itself. Such a model can neither pack rows nor share openings. The
+name of a model does not tell this; two passes over random tokens do.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def unadapted(model: Any) -> Any:
 
 
 def check_adapters(model: Any) -> None:
-    """Raise `ConfigError` for adapters that move the places of tokens, or put a part into the output layer."""
+    """Raise `ConfigError` for adapters that move the places of tokens, or add a part to the output layer."""
     for name, config in model.peft_config.items() if is_peft_model(model) else ():
         if config.is_prompt_learning:
             raise ConfigError(
@@ -53,7 +53,7 @@ def check_adapters(model: Any) -> None:
 
 @contextlib.contextmanager
 def reading_only(model: Any, places: torch.Tensor) -> Iterator[None]:
-    """Let the output layer of a model read these places (M,) of its flattened hidden states and no others."""
+    """Let the output layer of a model read only these places (M,) of its flattened hidden states."""
 
     def select(_module: Any, _inputs: Any, output: Any) -> Any:
         output.last_hidden_state = output.last_hidden_state.flatten(0, 1)[places][None]
@@ -89,10 +89,10 @@ def check_packing(trainer: Any) -> None:
 
 
 def can_share(trainer: Any) -> bool:
-    """Whether the rows of a `RowTrainer` may share their openings (`batch.shared`), which takes attention of our own.
+    """Whether the rows of a `RowTrainer` may share their openings (`batch.shared`), which needs `BY_ROWS` attention.
 
-    Sliding windows want a mask, and the load balance of experts counts tokens by the mask of padded rows. All models
-    that read rows have to be able to.
+    Sliding windows need a mask, and the load balance of experts counts tokens by the mask of padded rows. All models
+    that read rows have to be able to share.
     """
     return all(_can_share(trainer, model) for model in _readers(trainer))
 
@@ -122,17 +122,18 @@ def _can_share(trainer: Any, wrapped: Any) -> bool:
         return False
     finally:
         trainer.shares_openings = False
-    # Another kernel sums in another order, which is much in half precision; that rows are kept apart is exact.
+    # Another kernel sums in another order, which makes a large difference in half precision. The separation of the rows
+    # is exact.
     apart = (one[1] - other[1]).abs().max().item() <= tolerance(trainer, model, 0.02)
     return apart and (one - padded).abs().mean().item() <= tolerance(trainer, model, 0.05)
 
 
 def needs_own_head(trainer: Any) -> bool:
-    """Whether the logprobs of TRL's fused output layer are others than those of a model's own forward pass.
+    """Whether the logprobs of TRL's fused output layer differ from the model's forward pass.
 
     TRL knows caps and scales of logits by the names of their settings, and takes the last layer for the whole head. The
-    two are compared on random tokens, and on louder hidden states, too: a cap shows only where logits are large, which
-    those of an untrained model are not.
+    two are compared on random tokens, and also on louder hidden states: a cap shows only on large logits, which an
+    untrained model does not have.
     """
     return any(_needs_own_head(trainer, model, gain) for model in _readers(trainer) for gain in (1.0, _GAIN))
 
@@ -155,9 +156,10 @@ def _needs_own_head(trainer: Any, model: Any, gain: float) -> bool:
 
 
 def settle_router(trainer: Any) -> None:
-    """Take the load balance of experts from the output layer that can give it, or leave it out and say so.
+    """Take the load balance of experts from an output layer that can give it, or leave it out with a warning.
 
-    TRL's knows fewer names of settings than the models' own, and some models record no choices of their routers.
+    TRL's output layer knows fewer names of settings than the models' output layers, and some models record no choices
+    of their routers.
     """
     if not trainer.aux_loss_enabled:
         return
@@ -179,7 +181,7 @@ def settle_router(trainer: Any) -> None:
 
 @contextlib.contextmanager
 def _amplified(model: Any, gain: float) -> Iterator[None]:
-    """Multiply what the output layer of a model reads."""
+    """Multiply the input of a model's output layer."""
 
     def louder(_module: Any, _inputs: Any, output: Any) -> Any:
         output.last_hidden_state = output.last_hidden_state * gain
@@ -193,7 +195,7 @@ def _amplified(model: Any, gain: float) -> Iterator[None]:
 
 
 def _readers(trainer: Any) -> list[Any]:
-    """The policy, and models of hooks; a reference model is built as the policy is."""
+    """The policy, and the models of hooks; a reference model is built like the policy."""
     return [trainer.model_wrapped, *(model for hook in trainer.hooks for model in hook.models)]
 
 
@@ -206,9 +208,9 @@ def _attend_by_rows(*models: Any) -> None:
 
 @contextlib.contextmanager
 def reading(model: Any, *, training: bool = False) -> Iterator[None]:
-    """Let a model be asked outside of a training step: without dropout or gradient, and leave it as it was.
+    """Let a model run outside of a training step, without dropout or gradient, and leave it as it was.
 
-    With `training`, as it is in a training step, without gradient.
+    With `training` it runs as in a training step, without gradient.
     """
     before = model.training
     model.train(training)
@@ -218,13 +220,13 @@ def reading(model: Any, *, training: bool = False) -> Iterator[None]:
     finally:
         model.train(before)
         for module in model.modules():
-            if isinstance(module, FSDPModule):  # it may keep weights together for a backward pass: none follows here
+            if isinstance(module, FSDPModule):  # no backward pass follows, for which it may keep weights
                 module.reshard()
 
 
 def tolerance(trainer: Any, model: Any, half: float) -> float:
-    """Return by how much logprobs of two passes may differ that are equal in exact arithmetic; `half` in 16 bits."""
-    # Experts take their tokens in groups, whose size moves the last digits.
+    """Return the most that logprobs of two passes, equal in exact arithmetic, may differ; `half` in 16 bits."""
+    # Experts take their tokens in groups, and the size of a group changes the last digits.
     dtype = trainer.accelerator.unwrap_model(model).dtype
     return 1e-4 if dtype == torch.float32 and not trainer.accelerator.native_amp else half
 
@@ -235,7 +237,7 @@ def random_rows(trainer: Any, count: int) -> tuple[list[torch.Tensor], torch.Ten
 
 
 def random_row(trainer: Any, seed: int) -> torch.Tensor:
-    """(_LONG,) random tokens."""
+    """Return (_LONG,) random tokens."""
     vocabulary = trainer.accelerator.unwrap_model(trainer.model_wrapped).config.get_text_config().vocab_size
     return torch.randint(vocabulary, (_LONG,), generator=torch.Generator().manual_seed(seed))
 
@@ -250,9 +252,9 @@ def random_scores(
     training: bool = False,
     **inputs: Any,
 ) -> torch.Tensor:
-    """Score rows of random tokens, sampled from `first` on; return logprobs, and values of a critic behind them.
+    """Score rows of random tokens, sampled from `first` on; return logprobs, followed by the values of a critic.
 
-    The model is asked in evaluation mode, or as it is in `training`, and is given further inputs.
+    The model runs in evaluation mode, or as in training with `training`, and gets the further inputs.
     """
     device, critic = trainer.accelerator.device, None if model is trainer.model_wrapped else False
     ids, places = torch.stack(rows), torch.arange(len(rows[0]))
@@ -260,7 +262,7 @@ def random_scores(
     sampled = attended & (places >= first)
     columns = {"input_ids": ids, "attention_mask": attended.long(), "action_mask": sampled}
     batch: dict[str, Any] = {name: value.to(device) for name, value in columns.items()}
-    if trainer.vision is not None:  # a token that is an image's has no image here
+    if trainer.vision is not None:  # a token of an image has no image here
         batch["read_ids"] = torch.tensor([trainer.vision.readable(row.tolist(), ()) for row in ids], device=device)
         batch["images"] = RowImages([()] * len(rows))
     with reading(model, training=training):

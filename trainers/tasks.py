@@ -1,8 +1,8 @@
 """From environments to the tasks of a run, and their order.
 
-TRL's loop wants a data set. A row only names a task (environment, split, index, seed); the task itself stays in the
+TRL's loop needs a data set. A row only names a task (environment, split, index, seed); the task itself stays in the
 environment. `mix_datasets` joins task lists, and `Mixture` is the order in which their tasks come. The proportions are
-of groups played; no loss is weighted.
+of played groups; no loss is weighted.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ def task_dataset(
 ) -> Dataset:
     """List the first `tasks` of a split, or all, as a data set: env_id, env_kwargs (JSON), split, index and seed.
 
-    `env_id` is an id, or what `registry.resolve_env` takes in its place. `seed` is the base of the environments' seeds.
+    `env_id` is an id, or a value that `registry.resolve_env` takes in its place. `seed` is the base of the
+    environments' seeds.
 
     Raises:
-        ConfigError: for an unknown environment or split, more tasks than there are, or arguments that are no JSON.
+        ConfigError: for an unknown environment or split, more tasks than the split has, or arguments that are not JSON.
     """
     env_id, env_kwargs = resolve_env(env_id, env_kwargs)
     try:
@@ -68,14 +69,14 @@ def as_tasks(rows: Rows, name: str, env: EnvLike | None = None, env_kwargs: Mapp
     """Return the tasks that rows name, as a data set with the columns of `task_dataset`.
 
     Args:
-        rows: a data set or a list of dicts, of tasks, or of questions with answers in one of the forms of row_forms.py:
-            these become the tasks of a `QuestionEnv` without tools.
-        name: what messages call them.
-        env: the environment of the run. It has tasks of its own, so that questions are refused.
-        env_kwargs: arguments of the `QuestionEnv` that questions are the tasks of, such as `columns` and `skip_bad`.
+        rows: a data set or a list of dicts. Each row names a task, or holds a question with answers in one of the
+            forms of row_forms.py. Questions become the tasks of a `QuestionEnv` without tools.
+        name: the name of the rows in messages.
+        env: the environment of the run. It has tasks, so that questions are refused.
+        env_kwargs: arguments of the `QuestionEnv` for questions, such as `columns` and `skip_bad`.
 
     Raises:
-        ConfigError: for rows that are neither.
+        ConfigError: for rows that are neither tasks nor questions.
     """
     listed = isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows)
     columns = list(rows[0]) if listed and rows else getattr(rows, "column_names", None)
@@ -112,7 +113,7 @@ def data_sets(
     """Return the tasks of training and of evaluation, as the arguments of `AgentGRPOTrainer` describe them.
 
     Raises:
-        ConfigError: if nothing says what to train on, or rows cannot be read.
+        ConfigError: if no argument gives tasks for training, or rows cannot be read.
     """
     if agent is not None:
         settings = dict(env_kwargs or {})
@@ -153,7 +154,7 @@ def check_task_columns(dataset: Dataset, name: str) -> None:
 def parse_mixture(text: str) -> list[tuple[str, float]]:
     """Read environment ids with weights, 1 where none is given: "AgentR1/GSM8K-v0=2,AgentR1/GSM8K-NoTool-v0".
 
-    Raises `ConfigError` for a missing id, an id that is named twice, or a weight that is no positive number.
+    Raises `ConfigError` for a missing id, an id that is named twice, or a weight that is not a positive number.
     """
     weights: dict[str, float] = {}
     for part in text.split(","):
@@ -165,7 +166,7 @@ def parse_mixture(text: str) -> list[tuple[str, float]]:
         except ValueError:
             weight = math.nan
         weight = _checked(weight, f"the weight of {env_id}", number)
-        env_id = resolve_env_id(env_id)  # in full
+        env_id = resolve_env_id(env_id)  # the full id
         if env_id in weights:
             raise ConfigError(f"the mixture {text!r} names {env_id} twice; name it once, with the sum of its weights")
         weights[env_id] = weight
@@ -182,12 +183,12 @@ def mix_datasets(datasets: Sequence[Dataset], weights: Sequence[float]) -> Datas
     """Put task lists together for a sampler that keeps their proportions.
 
     Args:
-        datasets: from `task_dataset`, one per source: other environments, or other arguments of one.
-        weights: how often tasks come from each source, relative to each other.
+        datasets: from `task_dataset`, one per source; sources differ in the environment or in its arguments.
+        weights: the relative frequency of tasks from each source.
 
     Returns:
-        The tasks of all sources, one after the other, with the columns of `task_dataset`, `source` (its number) and
-        `weight` (its share; the shares of the sources sum to 1).
+        The tasks of all sources, one source after the other, with the columns of `task_dataset`, `source` (its number)
+        and `weight` (its share; the shares of the sources sum to 1).
 
     Raises:
         ConfigError: for a source without tasks, bad weights, or a task that is in the mixture twice.
@@ -215,7 +216,7 @@ def mix_datasets(datasets: Sequence[Dataset], weights: Sequence[float]) -> Datas
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Which tasks belong to which source, and the share of each source."""
+    """The tasks of each source, and the share of each source."""
 
     sources: tuple[tuple[int, ...], ...]  # row numbers of the data set
     shares: tuple[float, ...]  # positive, sum to 1
@@ -229,7 +230,7 @@ class Mixture:
         weights = dict(sorted(zip(sources, dataset["weight"], strict=True)))
         if len(weights) < 2:
             return None
-        total = sum(weights.values())  # less than 1 where rows were filtered and a source is gone
+        total = sum(weights.values())  # less than 1 if filtered rows removed a source
         rows = tuple(tuple(i for i, source in enumerate(sources) if source == wanted) for wanted in weights)
         return cls(rows, tuple(weight / total for weight in weights.values()))
 
@@ -247,10 +248,10 @@ class Mixture:
     def batches(self, batch_tasks: int, seed: int, shuffle: bool = True) -> Iterator[list[int]]:
         """Yield the batches of a run, without end; the same arguments give the same batches.
 
-        Each task comes from the source that is furthest behind its share. A source runs through all its tasks before it
-        begins anew, in another order. The tasks of a batch differ: where a source begins anew in the middle of one,
-        tasks that are in it already wait, and where it has no other, the next source takes the turn and gives it back
-        later.
+        Each task comes from the source whose number of tasks so far is the furthest below its share. A source gives all
+        its tasks once before it begins again, in another order. The tasks of a batch differ. If a source begins again
+        in the middle of a batch, its tasks that are already in the batch wait. If it has no other task, the next source
+        takes the turn and gives it back later.
         """
         passes = [itertools.count() for _ in self.sources]
         queues: list[list[int]] = [[] for _ in self.sources]
@@ -266,7 +267,7 @@ class Mixture:
                 able = [s for s, tasks in enumerate(self.sources) if taken[s] < len(tasks)]
                 source = max(able, key=behind)
                 queue, tasks = queues[source], self.sources[source]
-                if not queue:  # a new pass, the first task last, where taking it is cheap
+                if not queue:  # a new pass, with the first task last, where `pop` is cheap
                     rng = np.random.default_rng(derive_seed(seed, source, next(passes[source])))
                     order = rng.permutation(len(tasks)).tolist() if shuffle else range(len(tasks))
                     queue += [tasks[i] for i in reversed(order)]
@@ -278,7 +279,8 @@ class Mixture:
     def fresh_tasks(self, taken: Collection[int], count: int, seed: int) -> list[int]:
         """Draw up to `count` tasks that are not in `taken`, each from a source that is drawn by its share.
 
-        Rounding every small draw the same way would starve a source. One without a task left is not drawn.
+        If every small draw were rounded the same way, a source would get no tasks. A source without remaining tasks is
+        not drawn.
         """
         known = set(taken)
         shares = [share * (not known.issuperset(tasks)) for tasks, share in zip(self.sources, self.shares, strict=True)]
@@ -296,18 +298,18 @@ class Mixture:
 class GroupSampler(Sampler[int]):
     """Repeat each task for its group, and each batch of tasks for the steps that reuse it.
 
-    TRL's `RepeatSampler` draws from one running generator, which a resumed run starts anew. Here the order is a
-    function of (seed, epoch). The tasks of a batch differ: rollouts gain from diverse initial states (RAGEN,
+    TRL's `RepeatSampler` draws from one running generator, which a resumed run starts again. Here the order is a
+    function of (seed, epoch). The tasks of a batch differ, since rollouts gain from diverse initial states (RAGEN,
     arXiv:2504.20073).
 
     Raises `ConfigError` if there are fewer tasks than a batch needs, or than the share of a source.
     """
 
-    size: int  # number of tasks
+    size: int  # the number of tasks
     _: KW_ONLY
-    group_size: int  # how often each task is repeated in a row, G
+    group_size: int  # consecutive repetitions of each task, G
     batch_tasks: int  # tasks per generation batch
-    repeats: int  # how often each generation batch is repeated, once per micro-step that uses it
+    repeats: int  # repetitions of each generation batch, once per micro-step that uses it
     seed: int  # decides the order
     shuffle: bool = True  # False keeps the order of the tasks
     mixture: Mixture | None = None  # sources, whose proportions hold in every batch, but not the tasks of an epoch
@@ -333,7 +335,7 @@ class GroupSampler(Sampler[int]):
 
     @property
     def rollouts(self) -> int:
-        """Generation batches of an epoch."""
+        """The number of generation batches in an epoch."""
         return self.size // self.batch_tasks
 
     def batch(self, number: int) -> list[int]:
@@ -343,8 +345,8 @@ class GroupSampler(Sampler[int]):
 
     def _batches(self, epoch: int) -> Iterator[list[int]]:
         if self.mixture is not None:
-            # Sources begin anew in the middle of epochs. What an epoch starts with therefore follows from all batches
-            # before it, which are dealt again (a few seconds per million tasks) so that there is no state to save.
+            # Sources begin again in the middle of epochs. Therefore the start of an epoch depends on all batches before
+            # it. These are dealt again (a few seconds per million tasks), so that no state has to be saved.
             batches = self.mixture.batches(self.batch_tasks, self.seed, self.shuffle)
             return itertools.islice(batches, epoch * self.rollouts, (epoch + 1) * self.rollouts)
         order = list(range(self.size))
@@ -364,7 +366,7 @@ class GroupSampler(Sampler[int]):
 
 
 class EpochCallback(TrainerCallback):
-    """Tells the scheduler of a trainer that training begins, and the sampler which epoch does.
+    """Tells the scheduler of a trainer that training begins, and the sampler which epoch begins.
 
     transformers does not tell the sampler through the loader that skips batches after a restart on several processes.
     """

@@ -1,8 +1,8 @@
 """TRL's `GRPOTrainer`, imported without its engine.
 
-TRL 1.16 imports vLLM with the trainer, for an engine of its own (trl/generation/vllm_generation.py) that the trainers
-here replace. That is about half of the import (`python -X importtime -c "from trl import GRPOTrainer"`), and a run may
-need no vLLM at all, or only in another process. TRL's own trainers work as before: the engine is imported when the
+TRL 1.16 imports vLLM with the trainer, for TRL's engine (trl/generation/vllm_generation.py), which the trainers here
+replace. vLLM takes about half of the import's time (`python -X importtime -c "from trl import GRPOTrainer"`), and a run
+may not need vLLM at all, or only in another process. TRL's trainers work as before: the engine is imported when the
 first of them asks for it.
 """
 

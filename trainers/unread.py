@@ -10,7 +10,7 @@ from agent_gym.errors import ConfigError
 def check_read(args: Any) -> None:
     """Raise `ConfigError` for a setting of `AgentGRPOConfig` that its estimator or its loss does not read."""
     name, loss = args.advantage_estimator, args.policy_loss
-    if args.estimator.loss and args.loss_type not in ("clip", args.estimator.loss):  # "clip" is what nobody has set
+    if args.estimator.loss and args.loss_type not in ("clip", args.estimator.loss):  # "clip" is the default
         raise ConfigError(
             f"loss_type is {args.loss_type!r}, and {name!r} has the loss {args.estimator.loss!r} by definition: leave "
             "it out, or take raft_pp or reinforce_pp, which have a probability ratio"

@@ -1,7 +1,8 @@
-"""The features of the trainers that are hooks, one a file. Each adds itself to a trainer whose settings ask for it.
+"""The features of the trainers that are hooks, one feature in each file.
 
-The order is that of their calls: self-play divides episodes before any other hook sees them, refills are drawn before
-groups are chosen, and the agreement is measured before demonstrations join the batch.
+Each feature adds its hooks to a trainer whose settings ask for them. The order of `FEATURES` is the order of the calls:
+self-play divides episodes before any other hook sees them, refills are drawn before groups are chosen, and the
+agreement is measured before demonstrations join the batch.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ FEATURES = (
     self_play, staleness, selection, baselines, overlong, teacher, agreement, demonstrations, utilisation, repetition,
     judging, run_card, records, echo_trap, input_dependence,
 )  # fmt: skip
-"""Modules with a function `attach(trainer)`, some with `check_given(args, **given)`."""
+"""Modules with a function `attach(trainer)`; some have a function `check_given(args, **given)` too."""
 
 
 def check_given(args: Any, **given: Any) -> None:
-    """Let each feature check the arguments of a trainer that belong to it, before the model is loaded.
+    """Let each feature check its own arguments of a trainer, before the model is loaded.
 
     Raises:
-        ConfigError: for one that cannot work with the settings.
+        ConfigError: for an argument that cannot work with the settings.
     """
     for feature in FEATURES:
         if check := getattr(feature, "check_given", None):
@@ -45,7 +46,7 @@ def check_given(args: Any, **given: Any) -> None:
 
 
 def attach(trainer: Any) -> None:
-    """Let each feature add its hooks to a trainer, and tell those that the user gave which trainer it is."""
+    """Let each feature add its hooks to a trainer, and give the trainer to the hooks of the user."""
     for feature in FEATURES:
         feature.attach(trainer)
     for hook in trainer.hooks:

@@ -1,10 +1,11 @@
-"""Engine and loss have to agree: a policy learns from tokens that it sampled, with the logprobs that it had.
+"""The engine and the loss have to agree on the logprobs of the sampled tokens.
 
-Each token comes with the logprob under which the engine drew it, and the loss computes the same number anew. They
-differ by rounding where all is well. A cache that lost its history, a layer that the loss leaves out, noise, or other
-weights make them differ by far, and training then reinforces the tokens of another policy. So the first rollout after a
-start or a resume is compared, whatever the engine, and training stops before its first optimizer step if it has to.
-That rollout is fresh also where later ones may be stale. `sampling/*` is logged for every rollout.
+Each token comes with the logprob under which the engine drew it, and the loss computes the same number again. In a
+sound run the two differ by rounding only. They differ widely if a cache has lost its history, if the loss leaves out a
+layer, if the loss has noise, or if the weights are others. Training then reinforces the tokens of another policy.
+Therefore this hook compares the first rollout after a start or a resume, with every engine, and it stops training
+before the first optimizer step if the difference is too large. The weights of this rollout are fresh even where later
+rollouts may be stale. The metrics `sampling/*` are logged for every rollout.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from agent_gym.trainers.hook import Hook, RolloutBatch
 from agent_gym.trainers.losses import engine_ratio, mismatch_kl
 
 HALF = 10.0
-"""How many times the tolerance holds where the engine or the loss computes in 16 bits.
+"""Factor of the tolerance where the engine or the loss computes in 16 bits.
 
-A bf16 number has 8 bits, so that logits around 20 are off by up to 0.06 on either side. The KL grows with the square of
-the difference: a spread of 0.1 nats is 0.005, and a mixture of experts, some of whose tokens meet another expert, comes
-to some 0.01. A wrong history or architecture is at 0.5 and more.
+A bf16 number has 8 bits, so that a logit around 20 has an error of up to 0.06 in the engine and in the loss. The KL
+grows with the square of the difference. A spread of 0.1 nats gives a KL of 0.005. A mixture of experts sends some
+tokens to another expert and comes to about 0.01. A wrong history or architecture gives 0.5 or more.
 """
 
 
 class Worst(NamedTuple):
-    """The token on which engine and loss differ most."""
+    """The token on which the engine and the loss differ most."""
 
     difference: float
     token: int
@@ -42,7 +43,7 @@ class Worst(NamedTuple):
 
 
 class Agreement(Hook):
-    """Compares the engine's logprobs with the loss's."""
+    """Compares the logprobs of the engine with the logprobs of the loss."""
 
     def __init__(self, tolerance: float | None) -> None:
         self._settled = tolerance is None
@@ -54,13 +55,13 @@ class Agreement(Hook):
 
     def on_loss(self, scores: Any, inputs: Batch) -> None:
         if "old_logps" not in inputs and self.trainer.policy_is_old:
-            # While the policy is still the one that sampled, this pass has just given the logprobs to compare.
+            # The policy is still the one that sampled, so that this pass has computed the logprobs to compare.
             self.add(inputs, scores.logps.detach())
 
     def add(self, batch: Batch, logps: torch.Tensor) -> None:
-        """Count rows whose logprobs (B, T) are those of the weights that sampled them."""
+        """Count rows whose logprobs `logps` (B, T) come from the weights that sampled the rows."""
         engine = batch["engine_logps"]
-        known = batch["action_mask"] & ~engine.isnan()  # NaN where the engine has none
+        known = batch["action_mask"] & ~engine.isnan()  # NaN where the engine gave no logprob
         means, mode = self.trainer._means, self.trainer.args.vllm_importance_sampling_mode
         mode = "token_truncate" if mode == "in_ratio" else mode
         ratio = engine_ratio(logps, engine, batch["action_mask"], mode=mode, low=None, high=None).expand_as(known)
@@ -75,22 +76,22 @@ class Agreement(Hook):
             self._worst = max(filter(None, (self._worst, Worst(most, int(token), *both))))
 
     def after_backward(self, metrics: Mapping[str, float], seconds: float) -> dict[str, float]:
-        """Look at the means of a micro-step over all processes, and stop all of them if the first is beyond tolerance.
+        """Check the means of a micro-step over all processes, and stop every process if the first KL is too large.
 
         Raises:
-            ConfigError: which names the numbers, what may cause them, and the cure.
+            ConfigError: names the numbers, the likely causes and the cure.
         """
         self._check(metrics)
         return {}
 
     def _check(self, found: Mapping[str, float]) -> None:
-        if isinstance(self.trainer.scheduler.policy, ScriptedPolicy):  # which has no logprobs of its own
+        if isinstance(self.trainer.scheduler.policy, ScriptedPolicy):  # a script has no logprobs
             self._settled = True
         if self._settled or "sampling/kl" not in found:
             return
         self._settled = True
         allowed = self.trainer.args.engine_tolerance * (HALF if self._is_half() else 1.0)
-        if not found["sampling/kl"] <= allowed:  # NaN, too
+        if not found["sampling/kl"] <= allowed:  # NaN stops training, too
             raise ConfigError(self._described(found, allowed))
 
     def _described(self, found: Mapping[str, float], allowed: float) -> str:
@@ -113,14 +114,14 @@ class Agreement(Hook):
     def _is_half(self) -> bool:
         trainer = self.trainer
         model = trainer.accelerator.unwrap_model(trainer.model)
-        # A server computes in a type of its own: 16 bits on a GPU, unless it was told otherwise.
+        # A server chooses its dtype: 16 bits on a GPU by default.
         served = trainer.args.layout == "server"
         quantized = getattr(model, "is_quantized", False)
         return bool(trainer.accelerator.native_amp or model.dtype != torch.float32 or quantized or served)
 
 
 def engine_name(trainer: Any) -> str:
-    """Return what sampled, in words."""
+    """Return the name of the engine that sampled, in words."""
     policy = trainer.scheduler.policy
     if isinstance(policy, TransformersPolicy):
         return "the transformers engine"
@@ -133,5 +134,5 @@ def engine_name(trainer: Any) -> str:
 
 
 def attach(trainer: Any) -> None:
-    """Attach always: `sampling/*` is logged of every rollout, and the first is held to `engine_tolerance`."""
+    """Attach always: `sampling/*` is logged for every rollout, and the first rollout is held to `engine_tolerance`."""
     trainer.add_callback(Agreement(trainer.args.engine_tolerance))

@@ -12,7 +12,7 @@ from agent_gym.trainers.hook import Hook, RolloutBatch
 
 
 class GreedyBaselines(Hook):
-    """Plays a greedy episode with the first member of each group, and drops groups whose greedy episode failed."""
+    """Plays a greedy episode with the first member of each group, and drops a group whose greedy episode failed."""
 
     def specs(self, specs: list[EpisodeSpec]) -> list[EpisodeSpec]:
         size = self.trainer.num_generations
@@ -25,10 +25,11 @@ class GreedyBaselines(Hook):
     def on_episode(self, kept: TrainingEpisode, episode: Episode) -> None:
         if not kept.greedy:
             return
-        # The outcome is compared with a baseline. Normalised process rewards are not, and set no scale.
+        # The outcome is compared with a baseline. Normalised process rewards have no baseline, and the greedy episode
+        # must not change their scale.
         if self.trainer.args.process_norm is not None:
             kept.process = [0.0] * len(kept.process)
-        # Its tokens are scored only where the return depends on them.
+        # The tokens of the greedy episode are scored only where the return depends on them.
         if not self.trainer.kl_in_reward:
             kept.rows = []
 

@@ -1,11 +1,12 @@
-"""Demonstrations beside rollouts: the expert plays a share of the tasks too, and the policy also imitates its tokens.
+"""Demonstrations during RL: the expert plays a share of the tasks too, and the policy also imitates its tokens.
 
     loss = loss of reinforcement learning + sft_coef x mean over the demonstrated tokens of -log p(token)
 
-Where a policy never succeeds, rewards teach it nothing, and demonstrations show what success is. The rows stand in the
-same minibatches: with weight 0 in the loss of reinforcement learning, and weights of their own in the mean. They have
-no part in credit, in its baselines, or in metrics of episodes. The mean is over all processes, and the logprobs are at
-the temperature of sampling. Rows with images are not read.
+Where a policy never succeeds, rewards teach it nothing, and a demonstration shows a success. The rows of the
+demonstrations are in the same minibatches as the rows of the policy. Their weight is 0 in the loss of reinforcement
+learning, and they have separate weights in the mean. They are left out of credit, of its baselines and of the metrics
+of episodes. The mean is over all processes. The logprobs are at the temperature of sampling. The trainer refuses
+`sft_coef` for a model that reads images.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from agent_gym.trainers.hook import Hook, RolloutBatch
 from agent_gym.trainers.losses import loss_weights
 
 WEIGHTS = "sft_weights"
-"""The column (B, T) of a batch with the weight of each demonstrated token: they sum to 1 over a rollout."""
+"""The column (B, T) of a batch with the weight of each demonstrated token; the weights sum to 1 over a rollout."""
 
 
 class Demonstrations(Hook):
-    """The expert of a trainer's tasks, who plays the first `sft_share` of those of each rollout."""
+    """The expert of a trainer's tasks, which plays the first `sft_share` of the tasks of each rollout."""
 
     @functools.cached_property
     def _runner(self) -> Runner:
@@ -53,13 +54,14 @@ class Demonstrations(Hook):
         return -(self.trainer.args.sft_coef * weighted * self.trainer._loss_scale)
 
     def add(self, batch: Batch, played: Sequence[Episode]) -> Batch:
-        """Return a batch with the expert's rows on tasks of this process: one episode of a task, those that it solved.
+        """Return a batch with the expert's rows on tasks of this process added.
 
-        Raises `ConfigError` if an environment has no expert.
+        The expert plays one episode of a task, and the solved episodes are added. Raises `ConfigError` if an
+        environment has no expert.
         """
         trainer = self.trainer
         specs = [episode.spec for episode in played if episode.spec.member == 0 and not episode.spec.greedy]
-        tasks = [*{spec.group % ROLE_GROUPS: spec for spec in specs}.values()]  # each role of self-play has one
+        tasks = [*{spec.group % ROLE_GROUPS: spec for spec in specs}.values()]  # each role of self-play has a spec
         with barrier_on_error():
             shown = self._runner.run_share(tasks[: math.ceil(trainer.args.sft_share * len(tasks))])
         kept = [training_episode(e, number) for number, e in enumerate(shown) if e.success and not e.failure]
@@ -79,20 +81,23 @@ class Demonstrations(Hook):
 
 
 def _expert(episode: Any) -> str:
-    # As a summary the history does: a script knows how to act.
+    # The summary of a script is the history: a script needs no summary to act.
     env = episode.env.unwrapped
     return str(env.expert_action() if episode.asked == "act" else env.history())
 
 
 def _joined(batch: Batch, more: Batch) -> Batch:
-    """Put rows in the place of the last one of a batch, a dummy; what only one has is 0 in the rows of the other."""
+    """Put the rows of `more` in the place of the last row of a batch, which is a dummy.
+
+    A column that only one of the two batches has is 0 in the rows of the other.
+    """
     parts = ({name: values[:-1] for name, values in batch.items()}, more)
     width = max(part["input_ids"].size(1) for part in parts)
     found: Batch = {}
     for name in {**batch, **more}:
         like = batch[name] if name in batch else more[name]
         columns = [part.get(name, like.new_zeros(len(part["input_ids"]), *like.shape[1:])) for part in parts]
-        if like.ndim > 1 and like.size(1) > 1:  # a number of whole rows has one column and keeps it
+        if like.ndim > 1 and like.size(1) > 1:  # a column of one number per row keeps its width
             # A 0 would be the first step of the episode.
             fill = NOT_SAMPLED if name == "step_of" else 0
             columns = [pad(column, (0, width - column.size(1)), value=fill) for column in columns]

@@ -1,14 +1,16 @@
-"""Watch a run for the echo trap: the policy repeats itself, its groups agree, and there is nothing left to learn from.
+"""Watch a run for the echo trap: the policy repeats itself, its groups agree, and no advantage is left to learn from.
 
-RAGEN (arXiv:2504.20073, section 4) describes how multi-turn training collapses. Early signs: the spread of rewards
-within groups falls off a cliff and the entropy drops, while the success rate still looks well. Late sign: the gradient
-norm spikes, from where no run came back. `EchoTrapMonitor` looks for these and for repeated text; `EchoTrapCallback`
-feeds it from the logs of a trainer. RAGEN-2 (arXiv:2604.06268) adds a collapse that none of these shows: text that does
-not depend on its prompt any more (input_dependence.py, with `probe_steps`).
+RAGEN (arXiv:2504.20073, section 4) describes how multi-turn training collapses. There are early signs: the spread of
+rewards within groups falls steeply and the entropy drops, while the success rate still looks good. There is a late
+sign: the gradient norm spikes, and no run of the paper recovered after it. `EchoTrapMonitor` looks for these signs and
+for repeated text. `EchoTrapCallback` passes the logs of a trainer to the monitor. RAGEN-2 (arXiv:2604.06268) adds a
+collapse that none of these signs shows: text that no longer depends on its prompt (input_dependence.py, with
+`probe_steps`).
 
-Healthy runs show some of it too: a policy that solves everything has no spread, one that is sure of itself has little
-entropy, one that has learned a format repeats it, and the first successes of a hard task make large gradients. So the
-monitor warns, and only the spread, without which every advantage is zero, can stop a run.
+A healthy run can show some of the signs too. A policy that solves everything has no spread. A policy that is sure has
+little entropy. A policy that has learned a format repeats it. The first successes on a hard task make large gradients.
+Therefore the monitor only warns, except for the spread: without a spread every advantage is zero, and this can stop a
+run.
 """
 
 from __future__ import annotations
@@ -29,27 +31,29 @@ LOG_KEYS = {
     "input_dependence": "probe/mutual_information",
     "reward_gap": "eval_gap",
 }
-"""What is watched, and the name it is logged under."""
+"""The kinds of measurements that the monitor watches, and the name of each in the log."""
 
 WARMUP, WARN_AFTER, PATIENCE = 10, 3, 10
-"""Measurements that make a baseline, and bad ones in a row that make a warning and a critical level."""
+"""The measurements of a baseline, and the bad measurements in a row that make a warning and a critical level."""
 
-# RAGEN's second version stops a run whose reward variance stays below 10% of the mean of its first 10 steps for 10
-# steps. It gives no number for the entropy, for which we take the same.
+# RAGEN's second version stops a run whose reward variance stays for 10 steps below 10% of the mean of its first 10
+# steps. The paper gives no number for the entropy; the same number is used here.
 FALLEN = 0.1
-# Ours: half of the distinct n-grams gone. Small rollouts could not reach a lower bound: a single text, the same in
-# every episode, is a good part of all there is.
+# This number is ours: half of the distinct n-grams are lost. A small rollout could not reach a lower bound, because a
+# single text that is the same in every episode makes up a good part of all n-grams.
 VARIETY = 0.5
-# Ours: norms that differ by a factor of three from batch to batch are common, a factor of ten is not.
+# This number is ours: norms often differ by a factor of three from batch to batch, and rarely by a factor of ten.
 SPIKE = 10.0
-# Ours: RAGEN-2 shows that mutual information falls before the success does and gives no bound. Half is beyond the
-# noise of its 32 responses. A policy that begins below `IGNORES` nats does not read its prompts yet.
+# This number is ours: RAGEN-2 shows that mutual information falls before the success does, and gives no bound. Half of
+# the baseline is beyond the noise of its 32 responses. A policy that begins below `IGNORES` nats does not yet read its
+# prompts.
 DEPENDENCE = 0.5
 IGNORES = 0.1
-# Ours: held-out success that is lost while the training reward is at its best. The interval of an evaluation of 200
-# tasks is 0.07 to either side.
+# This number is ours: the held-out success that is lost while the training reward is at its best. The confidence
+# interval of an evaluation of 200 tasks is 0.07 to either side.
 GAP = 0.1
-# Ours: rewards of as many steps make a mean, and what is within a twentieth of the range of these means is at its best.
+# These numbers are ours: a mean is over the rewards of `RECENT` steps, and a mean within `NEAR` of the range of the
+# means counts as the best.
 RECENT, NEAR = 5, 0.05
 
 _MEANING = {
@@ -67,24 +71,30 @@ _MEANING = {
 class EchoTrapMonitor:
     """Compares a run with its own beginning.
 
-    A measurement is bad if the spread or the entropy is below `FALLEN` of its baseline, if the share of distinct
-    n-grams is below `VARIETY` of it, if the mutual information of prompts and responses is below `DEPENDENCE` of it, if
-    the gradient norm is more than `SPIKE` times its running median, or if `gap` is above `GAP`. Baselines are means of
-    the first measurements: what a spread or an entropy should be depends on rewards and model. `levels` holds the
-    present level of each kind: 0, 1 for a warning, 2 when critical. It falls back to 0 on recovery.
+    A measurement is bad in one of these cases:
+
+    - The spread or the entropy is below `FALLEN` of its baseline.
+    - The share of distinct n-grams is below `VARIETY` of its baseline.
+    - The mutual information of prompts and responses is below `DEPENDENCE` of its baseline.
+    - The gradient norm is more than `SPIKE` times its running median.
+    - `gap` is above `GAP`.
+
+    A baseline is the mean of the first measurements, because the usual spread and entropy depend on rewards and model.
+    `levels` holds the present level of each kind: 0, 1 for a warning, 2 for critical. A level falls back to 0 on
+    recovery.
     """
 
     def __init__(self) -> None:
         self.levels = dict.fromkeys(LOG_KEYS, 0)
         self._seen: dict[str, list[float]] = {kind: [] for kind in LOG_KEYS}
-        self._bad = dict.fromkeys(LOG_KEYS, 0)  # in a row
+        self._bad = dict.fromkeys(LOG_KEYS, 0)  # bad measurements in a row
         self._reported = dict.fromkeys(LOG_KEYS, 0)
         self._rewards: list[float] = []
-        self._means: list[float] = []  # of the last of them, at each step
-        self._best = 0.0  # held-out success
+        self._means: list[float] = []  # of the last `RECENT` rewards, at each step
+        self._best = 0.0  # the best held-out success
 
     def gap(self, log: Mapping[str, Any]) -> float:
-        """Return the held-out success lost since its best at an evaluation, 0 if the training reward has fallen too."""
+        """Return the held-out success lost since its best evaluation; 0 if the training reward has fallen too."""
         success = log["eval_success"]
         self._best = max(self._best, success)
         span = max(self._means, default=0.0) - min(self._means, default=0.0)
@@ -92,9 +102,9 @@ class EchoTrapMonitor:
         return self._best - success if high else 0.0
 
     def update(self, step: int, log: Mapping[str, Any]) -> list[str]:
-        """Take in what was logged at a step, and return a message for each level that is reached for the first time.
+        """Take in the log of a step, and return a message for each level that is reached for the first time.
 
-        What is absent or NaN was not measured.
+        A value that is absent or NaN was not measured.
         """
         messages = []
         if math.isfinite(reward := log.get("reward", math.nan)):
@@ -121,14 +131,15 @@ class EchoTrapMonitor:
         return messages
 
     def _bound(self, kind: str) -> float | None:
-        """Return where a measurement becomes bad; None while there is nothing to compare with."""
+        """Return the value at which a measurement becomes bad; None as long as a baseline is missing."""
         if kind == "reward_gap":
             return GAP
         seen = self._seen[kind]
         if len(seen) < WARMUP:
             return None
         if kind == "grad_norm":
-            # Long enough that a spike which lasts is critical before it makes up half the window and is the new median.
+            # The window is so long that a lasting spike is critical before it fills half of the window and becomes the
+            # median.
             median = statistics.median(seen[-5 * PATIENCE :])
             return SPIKE * median if median > 0 else None
         baseline = statistics.fmean(seen[:WARMUP])
@@ -138,11 +149,11 @@ class EchoTrapMonitor:
 
 
 class EchoTrapCallback(TrainerCallback):
-    """Feeds the monitor from the logs, adds `echo_trap/<kind>` (the levels) to them, warns, and may stop the run.
+    """Passes the logs to the monitor, adds `echo_trap/<kind>` (the levels) to the logs, warns, and may stop the run.
 
-    A trainer inserts it before the callbacks that report, which see what it adds only then. The logs must be the same
-    in all processes: one that stops alone leaves the others waiting. With `stop` the training ends when the spread of
-    rewards is critical.
+    A trainer inserts this callback before the callbacks that report, because only then do they see the added values.
+    The logs must be the same in all processes: a process that stops alone leaves the others waiting. With `stop` the
+    training ends when the spread of rewards is critical.
     """
 
     def __init__(self, stop: bool) -> None:
@@ -150,19 +161,19 @@ class EchoTrapCallback(TrainerCallback):
         self._monitor = EchoTrapMonitor()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take in what was logged before a restart, which was warned of then."""
+        """Take in the logs from before a restart; their warnings were given then."""
         self._monitor = EchoTrapMonitor()
         for log in state.log_history:
             self._monitor.update(log["step"], log)
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         logs = kwargs["logs"]
-        if not any(key in logs for key in (*LOG_KEYS.values(), "eval_success")):  # the summary at the end, for example
+        if not any(key in logs for key in (*LOG_KEYS.values(), "eval_success")):  # such as the summary at the end
             return
         messages = self._monitor.update(state.global_step, logs)
         levels = {f"echo_trap/{kind}": level for kind, level in self._monitor.levels.items()}
         logs.update(levels)
-        # transformers has put a copy there just before.
+        # transformers has put a copy of the logs into the history just before.
         state.log_history[-1].update(levels)
         if self._stop and self._monitor.levels["reward_spread"] == 2:
             control.should_training_stop = True
@@ -177,6 +188,6 @@ class EchoTrapCallback(TrainerCallback):
 
 
 def attach(trainer: Any) -> None:
-    """Attach with `echo_trap`, in front of the callbacks that report: they see what it adds to the logs."""
+    """Attach with `echo_trap`, before the callbacks that report, which then see the added values of the logs."""
     if trainer.args.echo_trap != "off":
         trainer.callback_handler.callbacks.insert(0, EchoTrapCallback(stop=trainer.args.echo_trap == "stop"))

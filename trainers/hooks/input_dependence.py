@@ -1,13 +1,14 @@
 """Whether the policy's text still depends on its prompt: the probe for template collapse.
 
-RAGEN-2 (arXiv:2604.06268, section 2.2) splits the entropy of what a policy writes, H(Z) = I(X;Z) + H(Z|X). The entropy
-that training logs is about the second part: it may stay high while the first falls to nothing, when the policy writes
-many texts and the same ones whatever it was asked. The probe scores each response under its own prompt and under the
-others of the rollout (section 2.3, in-batch cross-scoring), with the model of the trainer.
+RAGEN-2 (arXiv:2604.06268, section 2.2) splits the entropy of the policy's text, H(Z) = I(X;Z) + H(Z|X). The entropy
+that training logs is about the second part. This part may stay high while the first falls to nothing: the policy then
+writes many texts, and the same texts for every prompt. The probe scores each response under its own prompt and under
+the other prompts of the rollout (section 2.3, in-batch cross-scoring), with the model of the trainer.
 
-A response is the first turn of an episode with all its tokens: later turns see a context of their own. That is the
-paper's first-turn scope, without a parser that would cut the reasoning out. The probe runs between two steps, draws no
-random number, and changes nothing in them. Rows with images are not read.
+A response is the first turn of an episode with all its tokens, because the context of a later turn depends on earlier
+turns. This is the paper's first-turn scope, without a parser that would cut out the reasoning. The probe runs between
+two steps, draws no random number, and changes nothing in the steps. The trainer refuses
+`probe_steps` for a model that reads images.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from agent_gym.trainers.batch import NOT_SAMPLED, TrainingEpisode, TrainingRow, 
 from agent_gym.trainers.shortcuts import reading
 
 PROMPTS, RESPONSES = 8, 4
-"""Most prompts of a measurement, and most responses to each: the paper has 8 prompts (section 4.1), with 16 to each."""
+"""Most prompts of a measurement, and most responses to each. The paper has 8 prompts with 16 each (section 4.1)."""
 
 TIE = 1e-3
-"""Nats within which two scores are the same: a sum over tokens rounds otherwise in another batch."""
+"""Two scores within this many nats are the same, because a sum over tokens rounds differently in another batch."""
 
 Response = tuple[tuple[int, ...], tuple[int, ...]]
-"""The ids of a prompt, and those of what was answered to it."""
+"""The ids of a prompt, and the ids of the response to it."""
 
 
 def measures(scores: torch.Tensor, lengths: torch.Tensor, own: torch.Tensor) -> dict[str, float]:
-    """Return the proxies of RAGEN-2, table 1, of a matrix of scores.
+    """Return the proxies of RAGEN-2, table 1, from a matrix of scores.
 
     Args:
         scores: (N, P) L[i, j] = log p(z_i | x_j), the logprob of all tokens of response i under prompt j, in nats.
@@ -44,10 +45,10 @@ def measures(scores: torch.Tensor, lengths: torch.Tensor, own: torch.Tensor) -> 
         own: (N,) the prompt that each response answers.
 
     Returns:
-        "probe/mutual_information": mean of L[i, own] - log mean_j exp L[i, j], in nats per response (MI-Seq-Est): about
-        0 if responses ignore their prompts, and log P at most. "probe/retrieval": share of responses that are likeliest
-        under their own prompt (Retrieval-Acc), 1 / P by chance; prompts that tie share the hit. "probe/entropy": the
-        conditional entropy H(Z|X), mean of -L[i, own] / length, in nats per token.
+        "probe/mutual_information": mean of L[i, own] - log mean_j exp L[i, j], in nats per response (MI-Seq-Est). It is
+        about 0 if responses ignore their prompts, and at most log P. "probe/retrieval": share of responses that are
+        likeliest under their own prompt (Retrieval-Acc). It is 1 / P by chance; prompts that tie share the hit.
+        "probe/entropy": the conditional entropy H(Z|X), mean of -L[i, own] / length, in nats per token.
     """
     scores = scores.double()
     matched = scores.gather(1, own[:, None])[:, 0]
@@ -62,7 +63,7 @@ def measures(scores: torch.Tensor, lengths: torch.Tensor, own: torch.Tensor) -> 
 
 
 def first_turns(batch: dict[str, Any]) -> list[Response]:
-    """Return what the trained rows of a batch have before and in the first turn of their episode."""
+    """Return the prompt and the first turn of the episode in each trained row of a batch that holds a first turn."""
     found = []
     for row in ((batch["step_of"] == 0) & (batch["weights"] > 0)).any(1).nonzero().view(-1).tolist():
         ids, mine = batch["input_ids"][row], (batch["step_of"][row] == 0).nonzero().view(-1)
@@ -71,7 +72,7 @@ def first_turns(batch: dict[str, Any]) -> list[Response]:
 
 
 def choose(responses: Sequence[Response]) -> dict[tuple[int, ...], list[tuple[int, ...]]]:
-    """Return the first prompts, each with its first responses, as many as a measurement takes."""
+    """Return the first prompts, each with its first responses, up to `PROMPTS` and `RESPONSES`."""
     answers: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
     for prompt, response in responses:
         if prompt in answers or len(answers) < PROMPTS:
@@ -82,8 +83,8 @@ def choose(responses: Sequence[Response]) -> dict[tuple[int, ...], list[tuple[in
 def probe(trainer: Any, responses: Sequence[Response]) -> dict[str, float]:
     """Score responses under each other's prompts with the weights of a `RowTrainer`, and return the `measures`.
 
-    Processes divide the rows, and all of them have to take part, with the same responses. The number of prompts is
-    returned, too, as "probe/prompts". With fewer than two there is nothing to tell apart, and nothing is returned.
+    The processes divide the rows. All processes have to take part, with the same responses. The result also has the
+    number of prompts, as "probe/prompts". The result is empty for fewer than two prompts, which cannot be told apart.
     """
     answers = choose(responses)
     if len(answers) < 2:
@@ -93,7 +94,7 @@ def probe(trainer: Any, responses: Sequence[Response]) -> dict[str, float]:
     processes, rank = trainer.accelerator.num_processes, trainer.accelerator.process_index
     mine = [_row(*pair) for pair in pairs[rank::processes]]
     holder = TrainingEpisode(0, 0, True, mine, [0.0], [0.0], [0])
-    n_rows = -(-len(pairs) // processes) + 1  # as many in each process, and the dummy
+    n_rows = -(-len(pairs) // processes) + 1  # the same number in each process, and the dummy
     batch = collate([holder], n_rows, trainer._tokenizer.pad_token_id, trainer.accelerator.device)
     with reading(trainer.model):
         logps = trainer._score(trainer.model, batch, critic=False).logps
@@ -112,7 +113,7 @@ def _row(prompt: Sequence[int], response: Sequence[int]) -> TrainingRow:
 
 
 class InputDependenceCallback(TrainerCallback):
-    """Probes the responses of the last rollout every so many optimizer steps, and logs what it finds with the step."""
+    """Probes the responses of the last rollout once in `every` optimizer steps, and logs the result with the step."""
 
     def __init__(self, trainer: Any, every: int) -> None:
         self._trainer, self._every = trainer, every

@@ -1,4 +1,4 @@
-"""A judge whose score is added to rewards: the checks of its settings, and the log of its cost."""
+"""A judge whose score is added to the rewards: the checks of its settings, and the log of its cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agent_gym.trainers.unread import check_judged
 
 
 class JudgeCosts(Hook):
-    """Logs what judging has cost since the last rollout, over all processes, and adds this one's part to the costs."""
+    """Logs the cost of judging since the last rollout over all processes, and adds this process's part to the costs."""
 
     def __init__(self, judge: Judge) -> None:
         self._judge, self._before = judge, Counter[str]()
@@ -30,12 +30,16 @@ class JudgeCosts(Hook):
 
 
 def check_judge(judge: Judge, args: Any) -> None:
-    """Find the judge's server; `ConfigError` if it is not there, or compares what no process has together."""
+    """Check the judge against the settings, and connect to its server.
+
+    Raises `ConfigError` if the server does not answer, if the estimator would not read the scores, or if the judge
+    compares episodes that no process has together.
+    """
     check_judged(args)
     if judge.kind.compares:
         if args.num_generations < 2:
             raise ConfigError("the judge compares episodes of a task: num_generations must be 2 or more")
-        # Without rounds each process plays whole groups anyway.
+        # Above staleness 0 the rounds are absent, and each process plays whole groups.
         share, rest = divmod(args.generation_batch_size, args.world_size)
         if (
             args.world_size > 1

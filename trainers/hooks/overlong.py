@@ -1,4 +1,4 @@
-"""DAPO's soft penalty on turns that come close to `max_turn_tokens` (`losses.overlong_penalty`)."""
+"""DAPO's soft penalty on turns whose length comes close to `max_turn_tokens` (`losses.overlong_penalty`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run keeps of its episodes: trajectory files, and TRL's table of completions."""
+"""The records that a run keeps of its episodes: trajectory files, and TRL's table of completions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Records(Hook):
         trainer, limit = self.trainer, self.trainer.args.trajectories_per_step
         episodes = without_greedy(rollout.episodes)
         shown = episodes if trainer.log_completions else episodes[:limit]
-        # Another process may train on an episode of this one, and then has its credit.
+        # Another process may train on an episode of this process, and then that process has the credit.
         wanted = [trainer.number_of(e) if trainer.is_trained(e) else None for e in shown]
         credit = rollout.credit
         answers = exchange([{n: credit[n] for n in asked if n in credit} for asked in gather(wanted)])
@@ -43,7 +43,7 @@ class Records(Hook):
             write_episodes(self.trainer, prefix, episodes)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        trainer = self.trainer  # "loss": of a step, and not of an evaluation or of the whole run
+        trainer = self.trainer  # only the log of a step has "loss"; that of an evaluation or the whole run does not
         if "loss" in logs and trainer.log_completions and trainer.accelerator.is_main_process:
             callbacks, limit = trainer.callback_handler.callbacks, args.trajectories_per_step
             show_on_tensorboard(callbacks, trainer._logs, step=state.global_step, limit=limit)
@@ -52,13 +52,13 @@ class Records(Hook):
 def write_episodes(
     trainer: Any, kind: str, episodes: Sequence[Episode], credit: Sequence[TokenCredit | None] | None = None
 ) -> None:
-    """Write episodes as the trajectory file `kind` of a trainer's present step, or warn that the disk took none.
+    """Write episodes as the trajectory file `kind` of a trainer's present step, or warn if the disk refused the file.
 
-    `credit` of each episode is None where it was not trained on; the viewer colours the policy's tokens by it.
+    `credit` of an episode is None if it was not trained on. The viewer colours the policy's tokens by the credit.
     """
     step = trainer.state.global_step
     name = f"{kind}_{step:06d}_{trainer.accelerator.process_index}"
-    if trainer._micro_step:  # a later rollout of the same step
+    if trainer._micro_step:  # a later rollout of the same optimizer step
         name += f"_{trainer._micro_step}"
     path = Path(str(trainer.args.output_dir), "trajectories", f"{name}.jsonl")
     records = []
@@ -79,7 +79,7 @@ def over_rows(episode: Episode, per_token: Sequence[float]) -> list[list[float]]
     numbers = iter(per_token)
     rows = [[0.0] * len(row.token_ids) for row in episode.rows]
     turns = ((span, row) for found, row in zip(episode.rows, rows, strict=True) for span in found.spans)
-    # A row that was left for another may go on later, so that its turns are not one behind the other.
+    # The turns of a row need not follow one another: an episode may leave a row for another and come back to it later.
     for span, row in sorted(turns, key=lambda turn: turn[0].step):
         if kind_of(span.source) == "agent":
             for place in range(span.start, span.stop):
@@ -90,8 +90,8 @@ def over_rows(episode: Episode, per_token: Sequence[float]) -> list[list[float]]
 def completion_table(episodes: Sequence[Episode], credit: Sequence[TokenCredit | None]) -> dict[str, list[Any]]:
     """Return the columns of TRL's table of completions over all processes.
 
-    A prompt is everything before the policy's first word, a completion everything from there on, and the advantage is
-    the mean over the sampled tokens, 0 where the episode was not trained on.
+    A prompt holds the messages before the policy's first turn, and a completion holds the rest. The advantage is the
+    mean over the sampled tokens; it is 0 if the episode was not trained on.
     """
     rows = []
     for episode, known in zip(episodes, credit, strict=True):
@@ -106,7 +106,7 @@ def completion_table(episodes: Sequence[Episode], credit: Sequence[TokenCredit |
 def show_on_tensorboard(
     callbacks: Iterable[TrainerCallback], table: Mapping[str, Any], *, step: int, limit: int
 ) -> None:
-    """Give tensorboard, which has no tables, up to `limit` episodes of TRL's table of completions as texts.
+    """Write up to `limit` episodes of TRL's table of completions to tensorboard as texts, as it has no tables.
 
     The columns of the table are "prompt" and "completion" (messages), "advantages", and "rewards" with "reward".
     """
@@ -126,12 +126,12 @@ def _markdown(
         content = message["content"]
         if not isinstance(content, str):
             content = "\n".join(part.get("text", f"[{part['type']}]") for part in content)
-        # Longer than any fence of the text's own, which would end the block and format the rest.
+        # The fence is longer than any fence in the text, which would otherwise end the block and format the rest.
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", content)), default=0))
         parts += [f"**{message['role']}**", f"{fence}\n{content}\n{fence}"]
     return "\n\n".join(parts)
 
 
 def attach(trainer: Any) -> None:
-    """Attach always: its settings may be set later."""
+    """Attach always: the settings may be set later."""
     trainer.add_callback(Records())

@@ -15,11 +15,11 @@ from agent_gym.trainers.schedule import without_greedy
 from agent_gym.transcript import kind_of
 
 REPEATED_TOKENS = 1 << 18
-"""Sampled tokens of a process in which repetition is looked for: millions would hold up the update by seconds."""
+"""The limit of sampled tokens, per process, for the search; millions would delay the update by seconds."""
 
 
 class Repetition(Hook):
-    """Logs the share, as a mean over the processes."""
+    """Logs the share of repeated n-grams, as a mean over the processes."""
 
     def after_log(self, rollout: RolloutBatch) -> None:
         shares = gather(repeated_share(first_turns(without_greedy(rollout.episodes))))
@@ -27,7 +27,7 @@ class Repetition(Hook):
 
 
 def first_turns(episodes: Sequence[Episode]) -> Iterator[list[int]]:
-    """Yield the sampled ids of the first turns, as many as show whether the policy repeats itself."""
+    """Yield the sampled ids of the turns, in order, until `REPEATED_TOKENS` tokens were given."""
     left = REPEATED_TOKENS
     for episode in episodes:
         for row in episode.rows:
@@ -40,10 +40,12 @@ def first_turns(episodes: Sequence[Episode]) -> Iterator[list[int]]:
 def repeated_share(sequences: Iterable[Sequence[int]], n: int = 4) -> float:
     """Return the share of n-grams that occurred before: 1 - distinct-n (Li et al., 2016, arXiv:1510.03055).
 
-    N-grams do not reach over the environment's words: there is one sequence of sampled ids per turn. The share grows
-    with the number of tokens, so that only rollouts of the same size are comparable; 0 where no sequence has n tokens.
+    An n-gram does not reach across an observation: there is one sequence of sampled ids per turn. The share grows with
+    the number of tokens, so that only rollouts of the same size are comparable. The share is 0 if no sequence has n
+    tokens.
     """
-    # Hashes of 64 bits, because a rollout may have millions of n-grams, and a set of as many tuples takes a gigabyte.
+    # The n-grams are hashed to 64 bits: a rollout may have millions of them, and a set of as many tuples takes a
+    # gigabyte.
     factors = np.random.default_rng(0).integers(2**63, size=n, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     windows = [sliding_window_view(np.array(ids, dtype=np.uint64), n) for ids in sequences if len(ids) >= n]
     grams = np.concatenate([window @ factors for window in windows]) if windows else ()  # modulo 2^64

@@ -1,7 +1,7 @@
-"""The card of a training run, `card.json` in its folder: its last evaluations, and what the training has cost so far.
+"""The card of a training run, `card.json` in its folder: the last evaluations, and the cost of the training so far.
 
-`agent_gym.evaluate.cards` has the form of a card. Costs are summed over all processes. A run that is gone on with adds
-to what its card has.
+`agent_gym.evaluate.cards` defines the form of a card. Costs are summed over all processes. A continued run adds to the
+costs on its card.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _IMITATION = (
 
 
 class RunCard(Hook):
-    """Counts what training costs, in this process, and writes the card after each evaluation and at the end."""
+    """Counts the costs of training in this process, and writes the card after each evaluation and at the end."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer, self._meter = trainer, Meter()
@@ -44,7 +44,7 @@ class RunCard(Hook):
         return self.trainer.judge and self.trainer.judge.describe()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # What this trainer counted in an earlier call of `train` is in the file.
+        # The file holds the counts of an earlier call of `train`.
         self._before = self._written().get("spent", {}) if state.global_step or self._begun else {}
         self._meter, self._begun = Meter(), True
         self.trainer.spent.clear()
@@ -53,7 +53,10 @@ class RunCard(Hook):
         self.count(rollout.episodes, rollout.trained)
 
     def count(self, episodes: Sequence[Episode], trained: Container[int]) -> None:
-        """Add the episodes of a rollout, of which those of these numbers are trained on; the roles of one are one."""
+        """Add the costs of a rollout's episodes; `trained` holds the numbers of the trained episodes.
+
+        The roles of one episode of self-play count as one episode.
+        """
         games: dict[tuple[int, int], list[Episode]] = {}
         for episode in episodes:
             games.setdefault((episode.spec.group % ROLE_GROUPS, episode.spec.member), []).append(episode)
@@ -66,11 +69,11 @@ class RunCard(Hook):
         spent["sampled_tokens"] += sum(episode.sampled_tokens for episode in episodes)
 
     def after_evaluation(self, prefix: str, episodes: Sequence[Episode], seconds: Mapping[str, float]) -> None:
-        """Write the card after an evaluation that took so long; all processes have to call it."""
+        """Write the card after an evaluation that took `seconds`; all processes have to call it."""
         trainer, name = self.trainer, self._path.parent.name
-        tasks = prefix.removeprefix("eval").removeprefix("_")  # the set of tasks, where a run has several
+        tasks = prefix.removeprefix("eval").removeprefix("_")  # the name of the set of tasks, if a run has several
         played: dict[str, list[Episode]] = {}
-        # Without tokens and later messages: a card needs neither, and each process gets the episodes of all.
+        # Tokens and later messages are left out: a card does not need them, and each process gets the episodes of all.
         light = [
             replace(one, rows=[Row(spans=row.spans) for row in one.rows], messages=one.initial_messages)
             for one in episodes
@@ -90,7 +93,7 @@ class RunCard(Hook):
         self._write([conclude(name, some, panel, asked=len(some), **facts)[1] for some, panel in panels])
 
     def _written(self) -> dict[str, Any]:
-        """Return what the file has of the training; nothing where it cannot be read."""
+        """Return the part of the file about training; the result is empty if the file cannot be read."""
         try:
             training = json.loads(self._path.read_text(encoding="utf-8")).get("training", {})
         except FileNotFoundError:
@@ -110,17 +113,17 @@ class RunCard(Hook):
             training = {**provenance(self.trainer), "judge": self._judge, "spent": spent}
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                # An evaluation before this trainer has trained leaves what an earlier run has written.
+                # An evaluation before this trainer has trained keeps the part that an earlier run has written.
                 write_cards(self._path, cards, training=training if self._begun else self._written() or training)
             except (OSError, ConfigError) as error:  # such as a full disk: the weights matter more
                 warnings.warn(f"{self._path} was not written, and training continues: {error}", stacklevel=2)
 
 
 def write_imitation_card(trainer: Any, tasks: Mapping[str, Any], shown: Counter[str], meter: Meter) -> None:
-    """Write the card of an imitation, which evaluates nothing; all processes have to call it.
+    """Write the card of an imitation, which has no evaluations; all processes have to call it.
 
-    `tasks` are those that the expert played (`env_id`, `env_kwargs`, `split`, `tasks`, `styles`), `shown` counts its
-    episodes and their tokens. Each process has played them.
+    `tasks` describes the tasks that the expert played (`env_id`, `env_kwargs`, `split`, `tasks`, `styles`). `shown`
+    counts the expert's episodes and their tokens. Each process has played all of them.
     """
     spent = _of_all(Counter(), meter)
     spent.update(shown)
@@ -130,7 +133,7 @@ def write_imitation_card(trainer: Any, tasks: Mapping[str, Any], shown: Counter[
 
 
 def _of_all(mine: Counter[str], meter: Meter) -> Counter[str]:
-    """Return the sum of what all processes have spent, with the seconds of their meters."""
+    """Return the costs summed over all processes, with the seconds of their meters."""
     spent = Counter[str]()
     for one in gather({**mine, **{f"{name}_seconds": value for name, value in meter.seconds().items()}}):
         spent.update(one)

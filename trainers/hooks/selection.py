@@ -1,7 +1,7 @@
-"""Which groups are trained on: refills in place of groups that agree, and filters by the spread of returns.
+"""The choice of the groups that are trained on: refills in place of groups that agree, and filters by the spread.
 
-The rules are pure functions in trainers/selection.py. `max_refills` is DAPO's dynamic sampling, `keep_groups` StarPO-S,
-`keep_variance` RAGEN-2.
+The rules are pure functions in trainers/selection.py. `max_refills` is DAPO's dynamic sampling, `keep_groups` is
+StarPO-S, and `keep_variance` is RAGEN-2.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from agent_gym.trainers.selection import informative_groups, keep_groups, keep_v
 
 
 class Refills(Hook):
-    """Plays further tasks in place of those whose episodes earned the same, each process its share of every round.
+    """Plays further tasks in place of tasks whose episodes all earned the same reward.
 
-    Too few groups after the last round are not made up for.
+    Each process plays its share of every round. If there are too few groups after the last round, the batch stays
+    smaller.
     """
 
     def after_select(self, rollout: RolloutBatch) -> None:
@@ -46,7 +47,7 @@ class Refills(Hook):
 
 
 class KeepGroups(Hook):
-    """Keeps the groups of largest spread, by `keep_groups` or `keep_variance`."""
+    """Keeps the groups with the largest spread, by `keep_groups` or `keep_variance`."""
 
     def after_select(self, rollout: RolloutBatch) -> None:
         args, returns = self.trainer.args, {group: rollout.returns[group] for group in rollout.groups}

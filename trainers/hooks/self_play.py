@@ -1,4 +1,4 @@
-"""Self-play: from here on each role that the policy played in an episode is an episode (`rollout.roles`)."""
+"""Self-play: after this hook each role that the policy played in an episode is an episode (`rollout.roles`)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from agent_gym.trainers.schedule import without_greedy
 
 
 class SelfPlay(Hook):
-    """Divides episodes by roles, and counts the roles into `trainer.rollout_tokens`."""
+    """Divides episodes by roles, and multiplies `trainer.rollout_tokens` by the mean number of roles."""
 
     def __init__(self, trainer: Any) -> None:
-        self._tokens = trainer.args.rollout_tokens  # of episodes without roles
+        self._tokens = trainer.args.rollout_tokens  # the number for episodes without roles
 
     def after_play(self, rollout: RolloutBatch) -> None:
         trainer = self.trainer
@@ -33,5 +33,5 @@ class SelfPlay(Hook):
 
 
 def attach(trainer: Any) -> None:
-    """Attach always: whether an environment has roles is known when it was played."""
+    """Attach always: only a played episode shows whether its environment has roles."""
     trainer.add_callback(SelfPlay(trainer))

@@ -1,4 +1,4 @@
-"""How old the sampled tokens of a rollout are, in optimizer steps after the weights that sampled them."""
+"""The staleness of the sampled tokens of a rollout, in optimizer steps after the weights that sampled them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agent_gym.trainers.schedule import without_greedy
 
 
 class Staleness(Hook):
-    """Logs mean, median, 90% quantile and maximum of the age of a token, over all processes."""
+    """Logs the mean, median, 90% quantile and maximum of the staleness of a token, over all processes."""
 
     def after_play(self, rollout: RolloutBatch) -> None:
         step, tokens = self.trainer.state.global_step, Counter[int]()

@@ -1,19 +1,19 @@
-"""Teachers: what another model makes of each token that the policy wrote (on-policy distillation).
+"""Teachers: the logprobs of another model for each token that the policy wrote (on-policy distillation).
 
     rows of the policy -> (a hint is put in) -> the teacher reads them -> log p_teacher of the policy's own tokens
 
     A_t = reward_coef A_t(rewards) + teacher_coef sum_k teacher_gamma^(k-t) (log p_teacher(y_k) - log p_policy(y_k))
 
-over the policy's tokens k from t on. The policy samples y_k, so that the mean of the difference is minus the reverse
-KL, KL(policy || teacher), in the contexts that the policy itself comes into: it learns from the teacher what to do
-after its own mistakes, where demonstrations have nothing to show (GKD, arXiv:2306.13649; MiniLLM, arXiv:2306.08543).
-This estimate (k1) is a number with no gradient of its own, and goes the way of every advantage: through the ratio, its
-clip and the weights of the loss. With `teacher_gamma` 0 each token answers for itself alone, as in "On-Policy
-Distillation" (K. Lu, Thinking Machines Lab, 2025): the gradient is that of the KL of this token, without the noise of
-all later ones. What it leaves out is that a token also decides in which contexts the later ones are written.
+The sum is over the policy's tokens k from t on. The policy samples y_k, so that the mean of the difference is minus the
+reverse KL, KL(policy || teacher), in the contexts that the policy itself comes into. The policy learns from the teacher
+how to act after its own mistakes, which no demonstration shows (GKD, arXiv:2306.13649; MiniLLM, arXiv:2306.08543). This
+estimate (k1) is a number without a gradient. It takes the way of every advantage: through the ratio, its clip and the
+weights of the loss. With `teacher_gamma` 0 each token counts for itself alone, as in "On-Policy Distillation" (K. Lu,
+Thinking Machines Lab, 2025). The gradient is then the gradient of the KL of this token, without the noise of all later
+tokens. It leaves out that a token also decides in which contexts the later tokens are written.
 
-A teacher may be the policy itself that reads more: the answer, or what an expert would do (on-policy self-distillation,
-arXiv:2601.18734; of agents, arXiv:2602.04942). Tokens of the world are read and never scored.
+A teacher may be the policy itself, given more to read: the answer, or the turns of an expert (on-policy
+self-distillation, arXiv:2601.18734; of agents, arXiv:2602.04942). Tokens of the environment are read and never scored.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ from agent_gym.trainers.losses import CLAMP
 from agent_gym.trainers.shortcuts import reading
 
 HintWriter = Callable[[Episode], str]
-"""Writes what the teacher of a finished episode reads besides: anything, also what became of it."""
+"""Writes the additional text that the teacher reads for a finished episode; the text may tell the episode's outcome."""
 
 
 class Teacher(Hook):
     """The teacher of a trainer's `args`, with the writer of its hints, if it has any.
 
     Attributes:
-        model: its frozen model; None where the policy reads, or a server.
+        model: the teacher's frozen model; None where the teacher is the policy or a server.
 
     Raises:
-        ConfigError: if it cannot be loaded or reached, has another vocabulary than the policy, or does not go with the
-            settings.
+        ConfigError: if the teacher cannot be loaded or reached, has another vocabulary than the policy, or does not go
+            with the settings.
     """
 
     def __init__(self, trainer: Any, hint: HintWriter | None = None) -> None:
         args, name = trainer.args, trainer.args.teacher
         self.trainer, self.model, self._server = trainer, None, None
         self._write = TaskHint(args.teacher_hint) if args.teacher_hint else hint
-        self._in_tokens = functools.lru_cache(maxsize=1024)(self._render_hint)  # the episodes of a group begin alike
+        self._in_tokens = functools.lru_cache(maxsize=1024)(self._render_hint)  # a group shares its opening
         if args.teacher_hint and hint:
             raise ConfigError("teacher_hint and hint= both say what the teacher reads: give one of them")
         if self._write and trainer.vision is not None:
@@ -113,7 +113,7 @@ class Teacher(Hook):
             ) from error
         _check_vocabulary(name, getattr(encoder, "tokenizer", encoder), trainer._tokenizer)
         rows, needed = (one.get_input_embeddings().num_embeddings for one in (model, trainer.model))
-        if rows < needed:  # tables are padded, and a policy may sample what no token stands for
+        if rows < needed:  # tables are padded, and a policy may sample an id without a token
             raise ConfigError(f"teacher {name!r} knows {rows} ids, the policy {needed}: take one with as many or more")
         add_fused_lm_head(
             model, temperature=trainer.temperature, cast_lm_head_to_fp32=trainer.args.cast_lm_head_to_fp32
@@ -121,7 +121,7 @@ class Teacher(Hook):
         return model
 
     def _prepared(self, model: Any) -> Any:
-        """Freeze a model and share it out as TRL does a reference model."""
+        """Freeze a model, and shard it as TRL shards a reference model."""
         trainer = self.trainer
         model.requires_grad_(False).eval()
         if trainer.is_deepspeed_enabled:
@@ -131,15 +131,15 @@ class Teacher(Hook):
         return trainer.accelerator.prepare_model(model, evaluation_mode=True)
 
     def hint(self, episode: Episode) -> Hint | None:
-        """Return what the teacher reads of an episode in place of its opening; None without hints.
+        """Return the teacher's text of an episode's opening; None without hints.
 
-        The hint ends the last message of the opening.
+        The hint is added at the end of the last message of the opening.
         """
         text = self._write(episode) if self._write else ""
         if not text:
             return None
         opening = json.dumps(episode.initial_messages)
-        for tools in (episode.tools, []):  # a template is shown tools only if it asks for their format
+        for tools in (episode.tools, []):  # a template gets the tools only if it asks for their format
             found = self._in_tokens(opening, json.dumps(tools), text)
             if all(tuple(row.token_ids[: len(found.before)]) == found.before for row in episode.rows):
                 return found
@@ -156,16 +156,15 @@ class Teacher(Hook):
             for content in (last["content"], f"{last['content']}\n\n{text}")
         )
         start = len(commonprefix([plain, hinted]))
-        # What stands behind the hint in both: the end of the message, and the header of the policy's turn.
+        # Both prompts end alike after the hint: with the end of the message, and the header of the policy's turn.
         behind = len(commonprefix([plain[start:][::-1], hinted[start:][::-1]]))
         return Hint(tuple(plain[: len(plain) - behind]), tuple(hinted[: len(hinted) - behind]))
 
     def score(self, batch: Batch, episodes: Sequence[TrainingEpisode]) -> torch.Tensor:
-        """Return (B, T) the teacher's logprob of each sampled token of a batch, 0 elsewhere; no gradient.
+        """Return (B, T) the teacher's logprob of each sampled token of a batch, 0 elsewhere, without gradient.
 
-        The mean gap to the policy, an estimate of the reverse KL, is logged as `teacher/kl`.
-
-        `episodes` are those of which the batch was made. All processes take part, each with its own rows.
+        The mean gap to the policy, an estimate of the reverse KL, is logged as `teacher/kl`. `episodes` are the
+        episodes of which the batch was made. All processes take part, each with its own rows.
         """
         read: Batch = {name: batch[name] for name in _READ if name in batch}
         if any(episode.hint for episode in episodes):
@@ -177,7 +176,7 @@ class Teacher(Hook):
                 found = self._ask(self._server, read)
         else:
             found = self._read(read)
-        # The same tokens in the same order; only where they stand in their rows differs.
+        # Both batches have the same tokens in the same order; only their places in the rows differ.
         mask = batch["action_mask"]
         logps = found.new_zeros(mask.shape).masked_scatter(mask, found[read["action_mask"]])
         gap = (batch["old_logps"] - logps).clamp(-CLAMP, CLAMP)
@@ -203,7 +202,7 @@ class Teacher(Hook):
         return found.to(batch["input_ids"].device)
 
     def mix(self, estimate: Estimate, batch: Batch, timeline: Timeline) -> Estimate:
-        """Add the teacher's advantages to those of rewards, see the formula above."""
+        """Add the teacher's advantages to the advantages from rewards, by the formula above."""
         args = self.trainer.args
         gap = timeline.read((batch["teacher_logps"] - batch["old_logps"]).clamp(-CLAMP, CLAMP))
         own = returns_to_go(gap, args.teacher_gamma)
@@ -215,7 +214,7 @@ _READ = ("input_ids", "attention_mask", "action_mask", "episode_of", "read_ids",
 
 
 def _keeps_its_start(model: Any) -> bool:
-    """Whether the weights that training begins with stay in a model: beside its new adapter, or in TRL's copy of it."""
+    """Whether a model keeps the weights that training begins with: under its new adapter, or in TRL's copy."""
     if not hasattr(model, "peft_config"):
         return False
     # PEFT begins one factor of each delta with zeros, unless the adapter was trained before.
@@ -234,7 +233,7 @@ def _check_vocabulary(name: str, teacher: Any, policy: Any) -> None:
 
 
 def _hinted(row: TrainingRow, hint: Hint | None) -> TrainingRow:
-    """Return a row as the teacher reads it; what it has for logprobs is of no use there."""
+    """Return a row as the teacher reads it; its logprobs are zeros, since the teacher does not use them."""
     if hint is None:
         return row
     stop, ids = len(hint.before), np.array(hint.after, np.int32)
@@ -243,7 +242,7 @@ def _hinted(row: TrainingRow, hint: Hint | None) -> TrainingRow:
 
 
 class TaskHint:
-    """Fills a text with what is known of the task: {gold}, its gold answer, and {plan}, the turns of the expert."""
+    """Fills a text with facts of the task: {gold} is its gold answer, and {plan} is the turns of the expert."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -263,7 +262,7 @@ class TaskHint:
         if "{plan}" in text:
             actions = iter(env.unwrapped.expert_action, None)
             opened, *turns = play(env, actions, seed=seed, options={"split": split, "index": index})
-            if role:  # of self-play, whose turns are those of all roles
+            if role:  # an episode of self-play has the turns of all roles
                 turns = [turn for turn in turns if turn[-1]["spans"][0].source == f"agent:{role}"]
             text = text.replace("{plan}", "\n".join(policy_texts([opened, *turns])))
         return text

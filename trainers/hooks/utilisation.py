@@ -1,4 +1,4 @@
-"""How much of its device an update uses (MFU), from the tokens that were computed."""
+"""The share of its device that an update uses (MFU), from the computed tokens."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ PEAK = {
     "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12, "H200": 989e12, "GH200": 989e12, "B200": 2250e12,
     "A100": 312e12, "L40S": 362e12, "L40": 181e12, "L4": 121e12, "RTX 4090": 165e12,
 }  # fmt: skip
-"""Operations per second in bf16 without sparsity, from NVIDIA's data sheets; the first that a GPU's name contains."""
+"""Operations per second in bf16 without sparsity, from NVIDIA's data sheets.
+
+The first name that is contained in a GPU's name counts.
+"""
 
 
 def peak_of(device: torch.device) -> float | None:
-    """Return how many operations per second a device promises in bf16; None where that is not known."""
+    """Return the operations per second that a device promises in bf16; None if the number is not known."""
     if device.type != "cuda":
         return None
     found = torch.cuda.get_device_name(device)
@@ -30,31 +33,31 @@ class UpdateMeter(Hook):
 
         operations that the model needs / (seconds of the update * operations per second of the device)
 
-    It needs 6 operations per parameter and token (Kaplan et al., arXiv:2001.08361, section 2.1): 2 in the forward pass,
-    2 for the gradient of what a layer was given, and 2 for that of its weights, which frozen ones do not have. What is
-    computed twice (checkpointed activations) counts once, and attention to other tokens not at all (PaLM,
-    arXiv:2204.02311, appendix B, has it on top): for long rows the true share is higher.
+    The model needs 6 operations per parameter and token (Kaplan et al., arXiv:2001.08361, section 2.1): 2 in the
+    forward pass, 2 for the gradient of the layer's inputs, and 2 for the gradient of the weights, which frozen weights
+    do not need. An activation that is computed twice (checkpointing) counts once. Attention to other tokens is not
+    counted, while PaLM (arXiv:2204.02311, appendix B) adds it; for long rows the true share is higher.
     """
 
     def __init__(self, model: Any, device: torch.device) -> None:
         self._peak, self._tokens = peak_of(device), 0
-        self._per_token = 0  # operations
+        self._per_token = 0  # operations per token
         for parameter in model.parameters():
-            # ZeRO-3 leaves an empty tensor where a parameter was.
+            # ZeRO-3 leaves an empty tensor in the place of a parameter.
             size = getattr(parameter, "ds_numel", parameter.numel())
             self._per_token += size * (6 if parameter.requires_grad else 4)
 
     def after_forward(self, places: torch.Tensor) -> None:
-        """Add the tokens of a pass, by where they stand: rows that share a place share its token."""
+        """Add the tokens of a pass by their places: rows that share a place share its token."""
         if self._peak and torch.is_grad_enabled():
             self._tokens += len(places.unique())
 
     def after_backward(self, metrics: Mapping[str, float], seconds: float) -> dict[str, float]:
-        """Return the share of an update that took so long, and begin the next; nothing for an unknown device."""
+        """Return the MFU of an update of `seconds`, and begin the next count; empty for an unknown device."""
         tokens, self._tokens = self._tokens, 0
         return {} if self._peak is None else {"perf/mfu": self._per_token * tokens / (seconds * self._peak)}
 
 
 def attach(trainer: Any) -> None:
-    """Attach always: without a known device it counts nothing."""
+    """Attach always: on an unknown device the hook counts nothing."""
     trainer.add_callback(UpdateMeter(trainer.model, trainer.accelerator.device))
