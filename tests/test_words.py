@@ -31,9 +31,9 @@ PATTERNS = {
 }
 AIM = {"what": 15, "stands": 2, "behind, beside": 4, "goes on": 0.5, "is no": 4, "of its own": 1, "those": 5}
 CAPS = {
-    "code": [6, 1.2, 2, 0.5, 4.5, 1.5, 1.5],
-    "trainers": [86, 12, 13, 5.6, 10, 9.8, 23.5],
-    "docs": [20, 3, 5, 1, 3.6, 3, 4.6],
+    "code": [4.5, 1, 2, 0.5, 4, 1, 1],
+    "trainers": [2.5, 0.8, 1.2, 0.5, 4, 1, 0.8],
+    "docs": [13.5, 2, 4, 0.2, 3.6, 0.6, 4.5],
 }
 TWICE: set[str] = set()
 """Class names that several modules define. The set may only shrink."""

@@ -2,7 +2,7 @@
 
 The transcript is written by the one who is judged. So each part of the record begins with a line that holds a mark, and
 the numbers of the answer are under the same mark. It is drawn from a hash of all that is asked. To write it in an
-episode, one would need a text that holds a part of its own hash: 2^64 tries. So no episode can begin a part, end the
+episode, one would need a text that holds a part of its hash: 2^64 tries. So no episode can begin a part, end the
 record, or state a verdict. This cannot prevent that a judge believes the text.
 """
 

@@ -86,7 +86,7 @@ class _Script:
             self._call(words)
 
     def _call(self, words: list[Word]) -> None:
-        """Take pytest and Python from here, where a script means the ones of its own environment."""
+        """Take pytest and Python from here, where a script means its own environment's."""
         program = PurePosixPath(words[0].text).name
         inner = re.search(r"(^|/)\.?(venv|env|\w*venv)\b.*/bin/", words[0].text) or ".venv" in words[0].text
         if program in ("pytest", "py.test") and words[0].text != "pytest":

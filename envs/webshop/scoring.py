@@ -97,7 +97,7 @@ def asked_options(options: Any) -> list[Any]:
 
 
 def option_match(asked: Any, chosen: str) -> bool:
-    """Whether a chosen value is the wanted one; upstream compares the pairs of its own goals as their `str`."""
+    """Whether a chosen value is the wanted one; upstream compares the pairs of its goals as their `str`."""
     return token_set_ratio(str(_color(chosen)), str(_color(asked))) > _ALIKE
 
 

@@ -145,7 +145,7 @@ def _rules(readable: list[str], hidden: list[str]) -> list[tuple[str, int]]:
 
 
 def _anybody_may_read(path: str, namespaces: bool) -> bool:
-    """Whether a user without any rights may read a path, and walk to it; the folders of our own root are open."""
+    """Whether a user without any rights may read a path, and walk to it; the folders of this root are open."""
     allowed = os.stat(path).st_mode & 0o5
     if allowed != 0o5 and not (allowed == 0o4 and os.path.isfile(path)):
         return False
