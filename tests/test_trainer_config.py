@@ -136,7 +136,7 @@ READ_BY_TRL: dict[str, Any] = {
 
 
 def test_every_field_of_trl_is_read_or_refused() -> None:
-    own = "".join(path.read_text() for path in Path(inspect.getfile(AgentGRPOConfig)).parent.glob("*.py"))
+    own = "".join(path.read_text() for path in Path(inspect.getfile(AgentGRPOConfig)).parent.rglob("*.py"))
     fields = {f.name for f in dataclasses.fields(GRPOConfig)} - {f.name for f in dataclasses.fields(TrainingArguments)}
     read = {name for name in fields if re.search(rf"\b(args|self|trainer)\.{name}\b", own)}
     for name, method in READ_BY_TRL.items():

@@ -174,6 +174,16 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; allowed: {allowed[0]!r}. {reason}")
         check_warmup(self)
         one_of("scale_rewards", self.scale_rewards, SCALES)
+        if self.micro_batch_size is None and self.micro_batch_tokens is None:
+            self.micro_batch_size = self.per_device_train_batch_size
+        self._check_ranges()
+        check_read(self)
+        self._check_layout()
+        # The budget is checked before the model is loaded.
+        tighten(self.budget, make_context(self.context))
+
+    def _check_ranges(self) -> None:
+        """Refuse numbers that contradict each other or this trainer."""
         if self.temperature < MIN_TEMPERATURE:
             raise ConfigError(
                 f"temperature is {self.temperature}; it must be at least {MIN_TEMPERATURE}: without chance all members "
@@ -183,8 +193,6 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
             raise ConfigError(
                 f"eval_temperature is {self.eval_temperature}; it must be 0 (greedy) or at least {MIN_TEMPERATURE}"
             )
-        if self.micro_batch_size is None and self.micro_batch_tokens is None:
-            self.micro_batch_size = self.per_device_train_batch_size
         if self.vllm_max_model_length is not None and self.vllm_max_model_length < self.max_episode_tokens:
             raise ConfigError(
                 f"vllm_max_model_length is {self.vllm_max_model_length}, less than max_episode_tokens "
@@ -195,12 +203,8 @@ class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choic
                 f"epsilon_high is {self.epsilon_high}; with loss_type 'cispo' it is the largest importance weight and "
                 "must be above 1, for example 5.0"
             )
-        check_read(self)
         if self.delta is not None and self.delta <= 1.0 + (self.epsilon_high or self.epsilon):
             raise ConfigError(f"delta is {self.delta}; the dual clip must lie above 1 + epsilon_high, for example 3.0")
-        self._check_layout()
-        # The budget is checked before the model is loaded.
-        tighten(self.budget, make_context(self.context))
 
     def _check_layout(self) -> None:
         if self.layout == "server":

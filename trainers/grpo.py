@@ -176,7 +176,10 @@ class AgentGRPOTrainer(RowTrainer):
     @property
     def runner(self) -> Runner:
         """The rollout loop with the trainer's engine, started on first use."""
-        return self.scheduler.runner
+        runner = self.scheduler.runner
+        if not self._engine_given:  # transformers samples in place of a vLLM that cannot serve the model
+            self.use_vllm = not isinstance(runner.policy, TransformersPolicy)
+        return runner
 
     def rollout(self, specs: Sequence[EpisodeSpec], temperature: float) -> list[Episode]:
         """Play episodes with the current weights, and log the seconds of each part."""
@@ -184,8 +187,7 @@ class AgentGRPOTrainer(RowTrainer):
 
     def _played(self, episodes: list[Episode]) -> list[Episode]:
         self.record(self.scheduler.take_metrics())
-        if not self._engine_given:
-            self.use_vllm = not isinstance(self.scheduler.policy, TransformersPolicy)
+        _ = self.runner  # so that `use_vllm` tells the engine that has played
         for hook in self.hooks:
             hook.after_episodes(episodes)
         return episodes

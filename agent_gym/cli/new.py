@@ -52,17 +52,7 @@ def new(argv: Sequence[str]) -> int:
     help_text = "a file whose public functions become tools; without --from each is called with made-up arguments"
     parser.flag("--tools FILE.py", help_text)
     arguments = parser.parse(argv)
-    name = arguments.name
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-        raise ConfigError(f"new: {name!r} cannot name a package: use small letters, digits and _, for example my_task")
-    installed = importlib.util.find_spec(name)
-    if installed is not None and installed.origin is not None:  # a mere folder has none, and hides nothing
-        raise ConfigError(f"new: a module {name!r} is installed already, and would hide yours; choose another name")
-    if not re.fullmatch(r"[A-Za-z][\w-]*", arguments.namespace):
-        raise ConfigError(f"new: --namespace is {arguments.namespace!r}; use letters and digits, for example Mine")
-    folder = Path(arguments.folder or name)
-    if folder.exists():
-        raise ConfigError(f"new: {str(folder)!r} exists already; give another name or --folder")
+    name, folder = arguments.name, _checked_folder(arguments)
     camel = "".join(part.capitalize() for part in name.split("_"))
     env_id = f"{arguments.namespace}/{camel}-v0"
     title, dashed = name.replace("_", " ").capitalize(), name.replace("_", "-")
@@ -103,6 +93,22 @@ def new(argv: Sequence[str]) -> int:
         f"  agent-gym certify {name}:{env_id} --quick\n  agent-gym speedrun --env {name}:{env_id}"
     )
     return 0 if works else 1
+
+
+def _checked_folder(arguments: Any) -> Path:
+    """Return the folder to write; `ConfigError` for a name, a namespace or a folder that cannot be."""
+    name = arguments.name
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise ConfigError(f"new: {name!r} cannot name a package: use small letters, digits and _, for example my_task")
+    installed = importlib.util.find_spec(name)
+    if installed is not None and installed.origin is not None:  # a mere folder has none, and hides nothing
+        raise ConfigError(f"new: a module {name!r} is installed already, and would hide yours; choose another name")
+    if not re.fullmatch(r"[A-Za-z][\w-]*", arguments.namespace):
+        raise ConfigError(f"new: --namespace is {arguments.namespace!r}; use letters and digits, for example Mine")
+    folder = Path(arguments.folder or name)
+    if folder.exists():
+        raise ConfigError(f"new: {str(folder)!r} exists already; give another name or --folder")
+    return folder
 
 
 def _move_tools(
