@@ -427,13 +427,13 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         if not torch.isfinite(total):
             raise RolloutError(f"the loss is {total.item()} at step {self.state.global_step}; nothing was updated")
         found = self._means.pop(self.accelerator)
+        found["time/update"] = time.perf_counter() - generated
         for hook in self.hooks:
-            self.record(hook.after_backward(found, time.perf_counter() - generated))
+            self.record(hook.after_backward(found, found["time/update"]))
         self._position += 1
         self._micro_step = 0 if sync else self._micro_step + 1
-        now = time.perf_counter()
-        self.record({**found, "time/update": now - generated})
-        self._current_train_step_time += now - started
+        self.record(found)
+        self._current_train_step_time += time.perf_counter() - started
         if sync:
             self.record({"step_time": self._current_train_step_time})
             self._current_train_step_time = 0.0
