@@ -8,6 +8,7 @@ episode fails. A limit that the user has set never changes.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from typing import Any
@@ -31,15 +32,14 @@ def opening_tokens(spec: EpisodeSpec, tokenizer: Any) -> int:
 
 
 def grown(limit: int, opening: int, turn: int) -> int:
-    """Return the limit, or, if an opening leaves no room in it for a turn, the least double of it that it half fills.
+    """Return the limit, or, if an opening leaves no room in it for a turn, a multiple of it that has room.
 
-    All numbers are tokens. A multiple of the default, so that near openings give the same limit.
+    All numbers are tokens. It is the least multiple in which half of the limit is left for turns and answers. Of a turn
+    that is long by itself an eighth of the limit counts.
     """
-    if opening + turn <= limit:
+    if opening + min(turn, limit // 8) <= limit:
         return limit
-    while limit < 2 * opening or limit < opening + turn:
-        limit *= 2
-    return limit
+    return math.ceil((opening + limit // 2) / limit) * limit
 
 
 def with_room(budget: Budget, specs: Sequence[EpisodeSpec], tokenizer: Any) -> tuple[Budget, str]:
