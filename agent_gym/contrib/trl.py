@@ -56,7 +56,8 @@ def to_trl(env_id: str, *, split: str = "train", tasks: int = 1000, seed: int = 
         {"prompt": [*_before(probe, row), {"role": "user", "content": ""}], **row}
         for row in task_rows(env_id, split, tasks, seed, env_kwargs)
     ]
-    _check_form(probe, env_id, rows[0])
+    if rows:
+        _check_form(probe, env_id, rows[0])
     methods = {name: _method(tool) for name, tool in probe.tools.items()}
     probe.close()
     factory = type("AgentGymEnvironment", (_Environment,), {**methods, "_made_by": (env_id, env_kwargs)})
