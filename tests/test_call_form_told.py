@@ -28,8 +28,8 @@ TOLD = {
     "gptoss": "calls of tools are in the form harmony, which the chat template writes; answers come as tool messages",
     "qwen3_5_nothink": "calls of tools are in the form qwen3_coder, which the chat template writes; answers come as "
     "tool messages",
-    "plain": "calls of tools are in Hermes form, with the tools in the system prompt, as the template has no known form "
-    "of calls; answers come as user messages",
+    "plain": "calls of tools are in Hermes form, with the tools in the system prompt, as the template has no known "
+    "form of calls; answers come as user messages",
 }
 SHORT = ["--engine", "transformers", "--episodes", "1", "--max_turns", "1", "--max_turn_tokens", "4"]
 

@@ -1,4 +1,4 @@
-"""`max_episode_tokens` of a trainer that left it at its default grows where the opening of an environment does not fit."""
+"""A default `max_episode_tokens` grows where the opening of an environment does not fit it."""
 
 from __future__ import annotations
 

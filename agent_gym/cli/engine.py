@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-import warnings
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from importlib import import_module
