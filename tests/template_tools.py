@@ -227,3 +227,17 @@ def _turn(renderer: ChatRenderer, made: int, count: int) -> tuple[list[Any], lis
         calls.append({"id": number, "type": "function", "function": function})
         answers.append({"role": "tool", "name": "add", "tool_call_id": number, "content": f"Obs{place}"})
     return calls, answers
+
+
+def model_folder(path: Path, template: str, context: int = 16384) -> Path:
+    """Write a model of random weights with the tokenizer of bytes of a template, and return its folder."""
+    from tiny import make_tiny_model
+
+    make_tiny_model(path, context=context)
+    tokenizer = tokenizer_of(template)
+    tokenizer.save_pretrained(path)
+    for name in ("config.json", "generation_config.json"):
+        content = json.loads((path / name).read_text())
+        ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+        (path / name).write_text(json.dumps(content | ends))
+    return path

@@ -47,6 +47,7 @@ from agent_gym.trainers.losses import CLAMP, loss_weights
 from agent_gym.trainers.metrics import eval_metrics, mean_metrics, reward_metrics
 from agent_gym.trainers.noise import check_noise
 from agent_gym.trainers.policy_model import policy_model
+from agent_gym.trainers.room import let_openings_fit
 from agent_gym.trainers.rows import RowTrainer
 from agent_gym.trainers.saving import Write
 from agent_gym.trainers.schedule import RolloutScheduler, group_specs, returns_by_group, without_greedy
@@ -144,6 +145,7 @@ class AgentGRPOTrainer(RowTrainer):
         self.use_vllm = bool(given) if policy is not None else wants_vllm(args)
         self.renderer = self._make_renderer()
         self.vision = self.renderer.vision
+        let_openings_fit(self)
         self.estimator, self.credit_settings = args.estimator, args.credit
         self.rollout_tokens: float = args.rollout_tokens  # the largest number of tokens of a rollout, over all ranks
         self.spent = Counter[str]()  # episodes and tokens of training, on this rank

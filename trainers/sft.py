@@ -10,6 +10,7 @@ import contextlib
 import inspect
 import itertools
 import random
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
@@ -24,6 +25,7 @@ from trl import SFTConfig, SFTTrainer
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, one_of
 from agent_gym.evaluate import make_specs
+from agent_gym.evaluate.room import with_room
 from agent_gym.images import Vision
 from agent_gym.policies import ScriptedPolicy
 from agent_gym.policies.processors import image_inputs
@@ -75,6 +77,10 @@ def expert_episodes(
         return env.expert_action(style)
 
     renderer = ChatRenderer.of(tokenizer)
+    if budget is None:
+        budget, line = with_room(Budget(), specs, renderer)
+        if line:
+            warnings.warn(line, RuntimeWarning, stacklevel=2)
     with contextlib.closing(Runner(ScriptedPolicy(act, renderer.encode_action), renderer, budget, workers=4)) as runner:
         played = runner.run(specs, on_end=on_end)
     default = [style == "default" for style in style_of]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from importlib import import_module
@@ -48,6 +49,10 @@ SCRIPTS: dict[str, Callable[[Any], str]] = {
     "expert": lambda episode: str(episode.env.unwrapped.expert_action()),
     "random": _random,
 }
+
+
+Length = Callable[[Any], int]
+"""From a tokenizer to a number of tokens."""
 
 
 class Player(NamedTuple):
@@ -132,8 +137,13 @@ def load_tokenizer(model: str) -> Any:
 
 
 def spoken(tokenizer: Any) -> str:
-    """Return the line that says in which form a model writes calls: its template's, its family's, or the prompt's."""
-    return ChatRenderer.of(tokenizer).call_format.told
+    """Return the line that says in which form a model writes calls: its template's, its family's, or the prompt's.
+
+    Who asks prints it, so that environments need not warn of it.
+    """
+    told = ChatRenderer.of(tokenizer).call_format.told
+    warnings.filterwarnings("ignore", re.escape(told), RuntimeWarning)
+    return told
 
 
 def spoken_by(model: str) -> str:
@@ -144,11 +154,11 @@ def spoken_by(model: str) -> str:
     return ""
 
 
-def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any, Policy]:
+def build(model: str, engine: str, *, context: int | Length, seed: int = 0) -> tuple[Any, Policy]:
     """Load a model into an engine, and return its tokenizer and the policy.
 
     `engine` is vllm, transformers or auto: vLLM where it is installed and can serve the model. `context` is the longest
-    context in tokens, and `seed` that of the engine's own sampling.
+    context in tokens, or gives it for the tokenizer, and `seed` that of the engine's own sampling.
     """
     check_model(model)
     if engine == "auto":
@@ -156,6 +166,7 @@ def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any,
     announce(f"loading {model} into {'vLLM' if engine == 'vllm' else 'transformers'}")
     set_environment()
     tokenizer = load_tokenizer(model)
+    context = _length(context, tokenizer)
     renderer = ChatRenderer.of(tokenizer)
     transformers = require("transformers", "train")
     try:
@@ -180,8 +191,12 @@ def build(model: str, engine: str, *, context: int, seed: int = 0) -> tuple[Any,
     return tokenizer, policy
 
 
-def open_model(arguments: argparse.Namespace, env_id: str, context: int) -> tuple[Any, Policy]:
-    """Return tokenizer and policy for `--endpoint` or `--model`; `context` in tokens is its longest one."""
+def _length(context: int | Length, tokenizer: Any) -> int:
+    return context(tokenizer) if callable(context) else context
+
+
+def open_model(arguments: argparse.Namespace, env_id: str, context: int | Length) -> tuple[Any, Policy]:
+    """Return tokenizer and policy for `--endpoint` or `--model`; `context` in tokens is its longest one (`build`)."""
     if not (arguments.model or arguments.endpoint):
         raise ConfigError("who answers? give --model with a folder or hub id, or --endpoint with a server's address")
     if arguments.endpoint:
@@ -189,7 +204,7 @@ def open_model(arguments: argparse.Namespace, env_id: str, context: int) -> tupl
     return build(arguments.model, arguments.engine, context=context, seed=arguments.seed)
 
 
-def _build_endpoint(arguments: argparse.Namespace, env_id: str, context: int) -> tuple[Any, Policy]:
+def _build_endpoint(arguments: argparse.Namespace, env_id: str, context: int | Length) -> tuple[Any, Policy]:
     """Make a policy of the model server at `--endpoint`, and return its tokenizer and the policy.
 
     `--model` is its name there, None for the only one; without `--tokenizer` a vLLM server names the model's source.
@@ -208,7 +223,8 @@ def _build_endpoint(arguments: argparse.Namespace, env_id: str, context: int) ->
     if tokenizer is not None:
         renderer = ChatRenderer.of(tokenizer)
         if gives_token_ids(url, name, renderer.encode("a")[0]):
-            limit = min(context, card.get("max_model_len") or context)
+            longest = _length(context, tokenizer)
+            limit = min(longest, card.get("max_model_len") or longest)
             print(f"agent-gym: {name} takes and gives token ids, with the tokenizer of {source}", file=sys.stderr)
             return tokenizer, OpenAIPolicy(url, name, renderer, token_ids=True, context=limit, concurrency=concurrency)
     else:
@@ -218,4 +234,5 @@ def _build_endpoint(arguments: argparse.Namespace, env_id: str, context: int) ->
     tokenizer.chat_template = _PLAIN_TEMPLATE
     print(f"agent-gym: {name} takes messages and gives texts; tokens are counted with {source}", file=sys.stderr)
     renderer = ChatRenderer.of(tokenizer)
+    _length(context, tokenizer)  # the server has its own; the caller's limits may depend on the tokenizer
     return tokenizer, OpenAIPolicy(url, name, renderer, token_ids=False, concurrency=concurrency)

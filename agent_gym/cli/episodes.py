@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from agent_gym.cli.engine import SCRIPTS, Player, find_players, open_model, scripted, spoken
 from agent_gym.cli.gateway import add_agent, use_agent
@@ -18,6 +19,7 @@ from agent_gym.evaluate import EpisodeFile, EvalResult, make_specs
 from agent_gym.evaluate.cards import describe_model, play
 from agent_gym.evaluate.panels import opened_env, read_panel
 from agent_gym.evaluate.report import details, table
+from agent_gym.evaluate.room import with_room
 from agent_gym.judges.judge import ENGINE, Judge
 from agent_gym.rollout import CONTEXTS, Budget, EpisodeSpec, Runner, make_context, tighten, warn_of_expert
 from agent_gym.tool_results import counted_raises
@@ -42,12 +44,12 @@ def rollout(argv: Sequence[str]) -> int:
     named = [arguments.env_id] if arguments.env_id else []
     (env_id,), arguments.env_kwargs = use_agent(named, arguments.env_kwargs, arguments)
     (player,) = find_players(arguments, [env_id])
-    budget = _budget(arguments, env_id)
+    budgets = {env_id: _budget(arguments, env_id)}
     _read_judge(arguments, arguments.group_size)
     specs = _specs(arguments, env_id, arguments.group_size)
-    playing = _open_file(arguments), _open_runner(arguments, [budget], env_id, player.engine)
+    playing = _open_file(arguments), _open_runner(arguments, budgets, {env_id: specs}, env_id, player.engine)
     with counted_raises(), playing[0] as file, playing[1] as runner:
-        result = _play(arguments, player, budget, specs, file, runner)
+        result = _play(arguments, player, budgets[env_id], specs, file, runner)
     print(f"success: {result}\nreward: {result.reward:.3f}")
     if result.failed:
         print("\n  ".join([f"failed episodes: {result.failed}", *result.failures]))
@@ -129,7 +131,8 @@ def _add_playing(parser: CommandParser, output: str | None = None) -> None:
     flag("--max_turns N", "turns, besides the environment's own limit", type=int)
     otherwise = "default: that of the environment's protocol, else"
     flag("--max_turn_tokens N", f"tokens sampled per turn; {otherwise} {_USUAL['max_turn_tokens']}", type=int)
-    flag("--max_tokens N", f"tokens of a context, prompt included; {otherwise} {_USUAL['max_tokens']}", type=int)
+    help_text = f"tokens of a context, prompt included; {otherwise} {_USUAL['max_tokens']}, more for long openings"
+    flag("--max_tokens N", help_text, type=int)
     flag("--max_seconds S", "wall-clock time of an episode", type=float)
     help_text = f"what the model sees next: {', '.join(CONTEXTS)}; write numbers for the capitals"
     flag("--context POLICY", help_text, default="append")
@@ -209,22 +212,39 @@ def _open_file(arguments: argparse.Namespace) -> Iterator[EpisodeFile | None]:
 
 @contextmanager
 def _open_runner(
-    arguments: argparse.Namespace, budgets: Sequence[Budget], env_id: str, engine: str
+    arguments: argparse.Namespace,
+    budgets: dict[str, Budget],
+    specs: Mapping[str, list[EpisodeSpec]],
+    env_id: str,
+    engine: str,
 ) -> Iterator[Runner]:
-    """Start the policy, "model" or the name of a script, and a runner, and stop both at the end."""
+    """Start the policy, "model" or the name of a script, and a runner, and stop both at the end.
+
+    `budgets` get room for openings where their limit of tokens is the default.
+    """
     context = make_context(arguments.context)
+
+    def longest(tokenizer: Any) -> int:
+        if engine not in SCRIPTS:
+            print(f"agent-gym: {spoken(tokenizer)}", file=sys.stderr, flush=True)
+        for name, budget in budgets.items():
+            if arguments.max_tokens is None and budget.max_tokens == _USUAL["max_tokens"]:
+                budgets[name], line = with_room(budget, specs[name], tokenizer)
+                if line:
+                    print(f"agent-gym: {line}; --max_tokens sets another", file=sys.stderr, flush=True)
+        return max(tighten(budget, context).max_tokens for budget in budgets.values())
+
     if engine in SCRIPTS:
         # A name at an endpoint is neither a folder nor a hub id.
         model = arguments.tokenizer or (None if arguments.endpoint else arguments.model)
         tokenizer, policy = scripted(model, env_id, arguments.env_kwargs, SCRIPTS[engine])
+        longest(tokenizer)
     else:
-        longest = max(tighten(budget, context).max_tokens for budget in budgets)
         tokenizer, policy = open_model(arguments, env_id, longest)
-        print(f"agent-gym: {spoken(tokenizer)}", file=sys.stderr)
     runner = Runner(
         policy,
         tokenizer,
-        budgets[0],
+        next(iter(budgets.values())),
         context=context,
         workers=arguments.workers,
         env_processes=arguments.env_processes,
@@ -270,7 +290,7 @@ def _play(
 def _evaluate(
     arguments: argparse.Namespace,
     players: Sequence[Player],
-    budgets: Mapping[str, Budget],
+    budgets: dict[str, Budget],
     specs: Mapping[str, list[EpisodeSpec]],
 ) -> dict[tuple[str, str], EvalResult]:
     """Return the results by policy and environment, in the order of --policy, whatever had to be started when."""
@@ -278,7 +298,7 @@ def _evaluate(
     with _open_file(arguments) as file:
         for engine in dict.fromkeys(player.engine for player in players):
             mine = [player for player in players if player.engine == engine]
-            with _open_runner(arguments, [*budgets.values()], mine[0].asked, engine) as runner:
+            with _open_runner(arguments, budgets, specs, mine[0].asked, engine) as runner:
                 for one in mine:
                     played = _play(arguments, one, budgets[one.env_id], specs[one.env_id], file, runner)
                     results[one.name, one.asked] = played

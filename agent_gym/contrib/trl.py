@@ -2,6 +2,9 @@
 
 The trainer of TRL runs such an environment itself. Data without a place in it is lost there: rewards of single steps,
 an end that the environment declares, formats of calls other than the template's. `AgentGRPOTrainer` keeps them.
+
+TRL describes the tools by the chat template and reads the calls of its model's family itself. So a prompt from here
+describes no tool, and an environment whose own texts ask for another form of calls is refused.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ def to_trl(env_id: str, *, split: str = "train", tasks: int = 1000, seed: int = 
     TRL hands all members of a group the same row, so that they begin in the same state.
 
     Raises:
-        ConfigError: if the environment has no tools, `datasets` is not installed, or there are fewer tasks.
+        ConfigError: if the environment has no tools, its texts ask for a form of calls that TRL does not read,
+            `datasets` is not installed, or there are fewer tasks.
     """
     probe = make(env_id, **env_kwargs)
     if not isinstance(probe, ToolEnv) or not probe.tools:
@@ -52,10 +56,26 @@ def to_trl(env_id: str, *, split: str = "train", tasks: int = 1000, seed: int = 
         {"prompt": [*_before(probe, row), {"role": "user", "content": ""}], **row}
         for row in task_rows(env_id, split, tasks, seed, env_kwargs)
     ]
+    if rows:
+        _check_form(probe, env_id, rows[0])
     methods = {name: _method(tool) for name, tool in probe.tools.items()}
     probe.close()
     factory = type("AgentGymEnvironment", (_Environment,), {**methods, "_made_by": (env_id, env_kwargs)})
     return ForTRL(factory, datasets.Dataset.from_list(rows), _reward)
+
+
+def _check_form(probe: ToolEnv, env_id: str, row: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` if the opening of a task asks for calls in a form of the environment's own."""
+    own = not probe.explains_tools and not probe.parser.in_templates  # a published prompt, which describes its form
+    probe.explains_tools = False  # `reset` gives the texts of the environment without a description of the tools
+    _, info = probe.reset(seed=int(row["seed"]), options={"split": row["split"], "index": int(row["index"])})
+    texts = "\n".join(text_of(message["content"]) for message in info["messages"])
+    if own or any(call.name in probe.tools for call in probe.parser.parse(texts)):
+        raise ConfigError(
+            f"the prompt of {env_id} asks for calls in a form of its own ({type(probe.parser).__name__}), and TRL "
+            "reads only the form of the chat template: train it with AgentGRPOTrainer, or lend a variant without that "
+            "prompt"
+        )
 
 
 def _before(probe: ToolEnv, row: Mapping[str, Any]) -> list[Message]:

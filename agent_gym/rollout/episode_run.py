@@ -180,7 +180,8 @@ class EpisodeRun:
         """How many tokens the context has left; `EnvFailure` if the prompt alone fills it."""
         limit, length = self.budget.max_tokens, len(self.episode.row.token_ids)
         if length >= limit and not self.episode.steps:
-            words = "raise it (max_episode_tokens of a trainer), or shorten the prompt (system_prompt, tools)"
+            cure = f"raise it above {length} (--max_tokens; max_episode_tokens of a trainer)"
+            words = f"{cure}, or shorten the prompt (system_prompt, tools)"
             raise EnvFailure(f"the prompt has {length} tokens, max_tokens is {limit}: {words}")
         return limit - length
 
