@@ -270,7 +270,7 @@ def test_the_command_knows_all_presets() -> None:
 
 
 def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="preset is 'tpu'; allowed: bisect, webshop, bargain"):
+    with pytest.raises(ConfigError, match="preset is 'tpu'; allowed: bisect, bisect512, webshop, bargain"):
         run_speedrun("tpu", output_dir=tmp_path)
     with pytest.raises(ConfigError, match="engine is 'sglang'; allowed: auto, vllm, transformers"):
         run_speedrun(MINI, output_dir=tmp_path, engine="sglang")
