@@ -77,7 +77,15 @@ CASES = [
     # Harmony closes the last message with <|return|> and older ones with <|end|>; DeepSeek-V3 prints its tool headers
     # by a count of tool calls, which it takes from messages that a plain conversation does not have.
     Case("gptoss", "<|return|>", _HARMONY, None, "user", turn=None),
-    Case("deepseekv3", "<｜end▁of▁sentence｜>", _DEEPSEEK, "<｜begin▁of▁sentence｜>", renders_tools=False, turn=None),
+    Case(
+        "deepseekv3",
+        "<｜end▁of▁sentence｜>",
+        _DEEPSEEK,
+        "<｜begin▁of▁sentence｜>",
+        "user",
+        renders_tools=False,
+        turn=None,
+    ),
 ]
 every_template = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 unedited = pytest.mark.parametrize("case", [c for c in CASES if c.turn], ids=[c.name for c in CASES if c.turn])

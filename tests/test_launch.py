@@ -38,7 +38,7 @@ ENV, BARE = "AgentR1/GSM8K-v0", '{"system_prompt": ""}'
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--nodes", "a,b", "--node_rank", "0"], "what\\? Name grpo or ppo"),
+        (["--nodes", "a,b", "--node_rank", "0"], "no command; name grpo or ppo"),
         (["--nodes", "a,b", "grpo", ENV], "which machine is this\\? .* 0 to 1"),
         (["--nodes", "a,b", "--node_rank", "2", "grpo", ENV], "number of this machine is 2; allowed: 0 to 1"),
         (["--nodes", "a", "--node_rank", "0", "grpo", ENV], "--serving is 1 of 1 machines"),

@@ -89,5 +89,5 @@ def test_the_other_tables_name_what_there_is() -> None:
     assert [re.findall(r"`(\w+)`", row[0])[0] for row in rows_of("The loss")] == normalizations
     assert {row[0].strip("`") for row in rows_of("The echo trap")} == set(LOG_KEYS)
     # What the page sets in its text is a field of the settings or an argument of the trainers.
-    words = set(re.findall(r"`(\w+)=", PAGE.read_text(encoding="utf-8"))) - {"env_kwargs", "train_dataset"}
+    words = set(re.findall(r"`(\w+)=", PAGE.read_text(encoding="utf-8"))) - {"callbacks", "env_kwargs", "train_dataset"}
     assert words and not words - set(AgentPPOConfig.__dataclass_fields__)

@@ -48,7 +48,7 @@ _SHAPE = {
         "golds_sha256": str,
         "tasks": count,
     },
-    "counts": dict.fromkeys(("asked", "played", "failed", "skipped"), count),
+    "counts": dict.fromkeys(("asked", "played", "failed", "skipped", "prompts?", "attempts?"), count),
     "failures?": [str],
     "tokens": {"read": count, "sampled": count},
     "cost": (number, NONE),
