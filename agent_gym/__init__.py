@@ -61,5 +61,5 @@ __all__ = [
     "tool",
 ]
 
-sys.meta_path.append(RenamedModules())
+sys.meta_path.insert(0, RenamedModules())  # before the finder that takes the folder examples/ for agent_gym.examples
 register_all()

@@ -17,6 +17,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+_SPEEDRUN = ("controls", "dashboard", "figure", "imitation", "presets", "quickstart", "tables", "tiny")
 MODULES = {
     "agent_gym.cores": "agent_gym.threads",
     "agent_gym.installed": "agent_gym.dependencies",
@@ -27,6 +28,9 @@ MODULES = {
     "agent_gym.trainers.input_dependence": "agent_gym.trainers.hooks.input_dependence",
     "agent_gym.trainers.run_card": "agent_gym.trainers.hooks.run_card",
     "agent_gym.trainers.teachers": "agent_gym.trainers.hooks.teacher",
+    "agent_gym.examples": "agent_gym.speedrun",
+    "agent_gym.examples.speedrun": "agent_gym.speedrun.run",
+    **{f"agent_gym.examples.{name}": f"agent_gym.speedrun.{name}" for name in _SPEEDRUN},
 }
 """Modules that were moved, by their old names."""
 

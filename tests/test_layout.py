@@ -80,8 +80,7 @@ def test_a_module_of_a_room_has_one_name_and_path_and_a_breakpoint_there_is_hit(
 
 
 def test_no_folder_of_the_repository_hides_a_module_of_the_package():
-    # A folder without __init__.py hides nothing: Python takes the package of that name, which lies further on.
-    outside = {path.stem for path in ROOT.iterdir() if (path / "__init__.py").is_file() or path.suffix == ".py"}
+    outside = {path.stem for path in ROOT.iterdir() if path.is_dir() or path.suffix == ".py"}
     inside = {path.stem for path in (ROOT / "agent_gym").iterdir()} - set(ROOMS)
     assert outside & inside - {"__pycache__"} == set()
 

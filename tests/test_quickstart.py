@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,10 +55,3 @@ def test_a_curve_is_what_was_logged(tmp_path: Path) -> None:
 def pixels(figure: Any) -> Any:
     """The cells of a drawing, (rows, tokens, 3)."""
     return np.asarray(figure.axes[0].images[0].get_array())
-
-
-def test_the_old_name_of_the_room_is_imported_and_warns() -> None:
-    code = "import agent_gym.examples.quickstart as one; print(one.__file__)"
-    done = subprocess.run([sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, timeout=300)
-    assert done.stdout.strip().endswith(os.path.join("speedrun", "quickstart.py")), done.stderr
-    assert "agent_gym.examples is agent_gym.speedrun now" in done.stderr

@@ -18,7 +18,6 @@ TOOLS = (
 RINGS = {"1 library": LIBRARY, "2 worlds": ("envs",), "3 tools": TOOLS}
 AIM = {"1 library": 18_500, "2 worlds": 8_000, "3 tools": 19_000}
 CAPS = {"1 library": 29_200, "2 worlds": 11_400, "3 tools": 23_200}
-ALIASES = {"examples"}  # old names of rooms, for one release
 
 
 def files(name: str) -> list[Path]:
@@ -47,7 +46,7 @@ def test_each_ring_is_under_its_cap() -> None:
 
 def test_every_room_belongs_to_a_ring() -> None:
     rooms = {path.name for path in (ROOT / "agent_gym").iterdir() if path.is_dir() and (path / "__init__.py").is_file()}
-    assert rooms - ALIASES == {name for names in RINGS.values() for name in names} - {"*.py"}
+    assert rooms == {name for names in RINGS.values() for name in names} - {"*.py"}
 
 
 if __name__ == "__main__":

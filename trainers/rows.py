@@ -156,8 +156,9 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         loss could use by mistake, and no logits are computed for them.
         """
         layout, mask = self._layout(batch), batch["action_mask"]
+        places = layout.place[batch["attention_mask"] > 0]
         for hook in self.hooks:
-            hook.after_forward(layout.place[batch["attention_mask"] > 0])
+            hook.after_forward(places)
         targets, labels = layout.place[:, :-1][mask[:, 1:]], batch["input_ids"][mask]
         if not len(targets):  # only dummies, whose zero gradient other processes wait for
             targets = labels = mask.new_zeros(1, dtype=torch.long)

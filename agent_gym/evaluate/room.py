@@ -2,7 +2,8 @@
 
 The default of 4,096 tokens suits the tokenizers of real models. A chat template that indents the schemas of tools
 (Llama 3), or a tokenizer of few tokens, writes more: the opening of a task alone may fill the limit, and then each
-episode fails. A limit that the user has set never changes.
+episode fails. Another limit than the default never changes. Only the first task of an environment is measured: a
+longer opening of a later task fails, and the error names the limit.
 """
 
 from __future__ import annotations
