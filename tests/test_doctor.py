@@ -48,7 +48,7 @@ def test_it_compares_the_engine_and_reports(tmp_path: Path) -> None:
 
 def test_it_compares_a_layout_with_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In ranks that are there at once; the slow test has them started as the command does."""
-    setting = doctor.Setting([], str(tmp_path))
+    setting = doctor.StageSettings([], str(tmp_path))
     monkeypatch.setattr(stages, "in_ranks", lambda setting, _, kind: in_ranks(ranks.compare, 2, setting, kind))
     found = stages.layout(setting, "fsdp2")
     assert 0 < found["full_off"] < 0.01 and 0 < found["lora_off"] < 0.01
@@ -70,7 +70,7 @@ def test_all_stages_run_without_a_gpu(tmp_path: Path) -> None:
 def test_what_fails_hangs_or_dies_is_reported_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setting = doctor.Setting([], str(tmp_path))
+    setting = doctor.StageSettings([], str(tmp_path))
     instead_of_stages = tmp_path / "agent_gym_doctor_stages.py"
     instead_of_stages.write_text(
         "import os, subprocess, sys, time\n"
@@ -98,7 +98,7 @@ def test_what_fails_hangs_or_dies_is_reported_and_leaves_nothing_behind(
 
 
 def test_an_error_of_several_lines_is_one_row_of_the_report(tmp_path: Path) -> None:
-    setting = doctor.Setting((), str(tmp_path))
+    setting = doctor.StageSettings((), str(tmp_path))
     (tmp_path / "engine.log").write_text("Traceback\n")
     doctor.write_report(setting, [doctor.Result("engine", "failed", 1.0, {"cycles": 5}, "RuntimeError: a\n\n  b\n")])
     assert (
@@ -108,7 +108,7 @@ def test_an_error_of_several_lines_is_one_row_of_the_report(tmp_path: Path) -> N
 
 def test_ranks_that_fail_say_why(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rank-0.failed").write_text('{"why": "an old one", "traceback": ""}')
-    setting = doctor.Setting([], str(tmp_path))
+    setting = doctor.StageSettings([], str(tmp_path))
     with pytest.raises(RolloutError, match=r"rank-[01] of 2: .*full\.safetensors"):
         stages.in_ranks(setting, "compare", "ddp")  # there are no weights to compare with
     log = capfd.readouterr().err

@@ -216,7 +216,7 @@ def _ask(episode: LiveEpisode, renderer: ChatRenderer, budget: Budget) -> AskSum
     sampled = row.token_ids[step.start : step.stop]
     behind = list(takewhile(lambda message: message["role"] != "assistant", reversed(episode.messages)))[::-1]
     answers = behind or [{"role": renderer.observation_role, "content": ""}]
-    past = episode.messages[len(episode.opening) : len(episode.messages) - len(behind) - 1]
+    past = episode.messages[len(episode.initial_messages) : len(episode.messages) - len(behind) - 1]
     last = answers[-1]
     request: Message = {**last, "content": REQUEST}
     # Rendered as if the next turn were cut off and its end had to be written, too: the longest that it can be.
