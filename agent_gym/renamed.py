@@ -21,6 +21,7 @@ _SPEEDRUN = ("controls", "dashboard", "figure", "imitation", "presets", "quickst
 MODULES = {
     "agent_gym.cores": "agent_gym.threads",
     "agent_gym.installed": "agent_gym.dependencies",
+    "agent_gym.policies.ranks": "agent_gym.distributed",
     "agent_gym.rollout.play": "agent_gym.rollout.episode_run",
     "agent_gym.trainers.agreement": "agent_gym.trainers.hooks.agreement",
     "agent_gym.trainers.demonstrations": "agent_gym.trainers.hooks.demonstrations",

@@ -172,7 +172,7 @@ def _exchange(rank: int, processes: int, episodes: int, tokens: int, steps: int,
 
     from torch import distributed
 
-    from agent_gym.policies.ranks import exchange, gather_items
+    from agent_gym.distributed import exchange, gather_items
     from agent_gym.trainers.batch import balance, training_episode
 
     store = Path(tempfile.gettempdir(), f"agent-gym-exchange-{os.getppid()}")

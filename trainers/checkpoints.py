@@ -38,9 +38,9 @@ from transformers import TrainerCallback
 from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
+from agent_gym.distributed import barrier_on_error, gather
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.evaluate.cards import versions
-from agent_gym.policies.ranks import barrier_on_error, gather
 from agent_gym.public import public
 from agent_gym.trainers.best_metric import check_best_metric
 from agent_gym.trainers.common import with_metric

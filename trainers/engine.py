@@ -20,9 +20,9 @@ from torch import nn
 from transformers.core_model_loading import revert_weight_conversion
 
 from agent_gym.chat import ChatRenderer
+from agent_gym.distributed import barrier_on_error
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies.base import Policy
-from agent_gym.policies.ranks import barrier_on_error
 from agent_gym.policies.savable import repair
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.trainers.config import AgentGRPOConfig

@@ -25,12 +25,12 @@ from datasets import Dataset
 from transformers.trainer_utils import EvalLoopOutput
 
 from agent_gym.chat import ChatRenderer
+from agent_gym.distributed import exchange, gather, gather_items
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.evaluate.cards import Meter
 from agent_gym.judges import Judge
 from agent_gym.policies.base import Policy
 from agent_gym.policies.processors import let_videos_be_missing
-from agent_gym.policies.ranks import exchange, gather, gather_items
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.policies.vocabulary import check_vocabulary, end_tokens
 from agent_gym.registry import EnvLike

@@ -6,9 +6,9 @@ import re
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
 
+from agent_gym.distributed import gather, gather_items
 from agent_gym.evaluate.prompts import prompt_of
 from agent_gym.evaluate.statistics import share
-from agent_gym.policies.ranks import gather, gather_items
 from agent_gym.rollout import Episode
 from agent_gym.rollout.episode import call_seconds, episode_values, sum_by_name
 

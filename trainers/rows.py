@@ -18,10 +18,10 @@ from torch.nn.functional import pad
 from transformers.integrations import is_deepspeed_zero3_enabled
 from trl.trainer.utils import use_adapter
 
+from agent_gym.distributed import gather, gather_items
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.images import Vision
 from agent_gym.policies.processors import image_inputs
-from agent_gym.policies.ranks import gather, gather_items
 from agent_gym.rollout import derive_seed
 from agent_gym.threads import use_cores
 from agent_gym.trainers.batch import Batch, Layout, micro_batches, packed, padded, select_rows, shared

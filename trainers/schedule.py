@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agent_gym.distributed import barrier_on_error, gather_items
 from agent_gym.policies.base import Engine, Measured, Policy
-from agent_gym.policies.ranks import barrier_on_error, gather_items
 from agent_gym.rollout import (
     Episode,
     EpisodeSpec,

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from agent_gym.distributed import gather_items
 from agent_gym.errors import ConfigError
 from agent_gym.policies.base import ScriptedPolicy
-from agent_gym.policies.ranks import gather_items
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.trainers.batch import Batch
 from agent_gym.trainers.hook import Hook, RolloutBatch

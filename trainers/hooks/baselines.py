@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from agent_gym.policies.ranks import gather_items
+from agent_gym.distributed import gather_items
 from agent_gym.rollout import Episode, EpisodeSpec
 from agent_gym.trainers.batch import TrainingEpisode
 from agent_gym.trainers.hook import Hook, RolloutBatch

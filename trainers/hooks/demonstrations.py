@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
+from agent_gym.distributed import barrier_on_error
 from agent_gym.policies import ScriptedPolicy
-from agent_gym.policies.ranks import barrier_on_error
 from agent_gym.rollout import Episode, Runner
 from agent_gym.rollout.roles import ROLE_GROUPS
 from agent_gym.trainers.batch import NOT_SAMPLED, Batch, collate, training_episode

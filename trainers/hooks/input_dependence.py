@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from transformers import TrainerCallback
 
-from agent_gym.policies.ranks import gather, gather_items
+from agent_gym.distributed import gather, gather_items
 from agent_gym.trainers.batch import NOT_SAMPLED, TrainingEpisode, TrainingRow, collate
 from agent_gym.trainers.shortcuts import reading
 

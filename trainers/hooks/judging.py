@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from agent_gym.distributed import gather
 from agent_gym.errors import ConfigError
 from agent_gym.judges import Judge
 from agent_gym.judges.ledger import COUNTS
-from agent_gym.policies.ranks import gather
 from agent_gym.rollout import Episode
 from agent_gym.trainers.hook import Hook
 from agent_gym.trainers.unread import check_judged

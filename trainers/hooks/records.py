@@ -11,7 +11,7 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.integrations import TensorBoardCallback
 
-from agent_gym.policies.ranks import exchange, gather, gather_items
+from agent_gym.distributed import exchange, gather, gather_items
 from agent_gym.rollout import Episode, to_record, write_trajectories
 from agent_gym.trainers.hook import Hook, RolloutBatch, TokenCredit
 from agent_gym.trainers.schedule import without_greedy

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from agent_gym.policies.ranks import gather
+from agent_gym.distributed import gather
 from agent_gym.rollout import Episode
 from agent_gym.trainers.hook import Hook, RolloutBatch
 from agent_gym.trainers.schedule import without_greedy

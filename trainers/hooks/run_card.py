@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from agent_gym.distributed import gather, gather_items
 from agent_gym.errors import ConfigError, described
 from agent_gym.evaluate.cards import Meter, conclude, write_cards
 from agent_gym.evaluate.panels import canonical, played_panel
-from agent_gym.policies.ranks import gather, gather_items
 from agent_gym.rollout import Episode, Row
 from agent_gym.rollout.roles import ROLE_GROUPS
 from agent_gym.trainers.checkpoints import provenance, run_facts

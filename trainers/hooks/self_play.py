@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from agent_gym.distributed import gather_items
 from agent_gym.errors import ConfigError
-from agent_gym.policies.ranks import gather_items
 from agent_gym.rollout import by_role
 from agent_gym.trainers.hook import Hook, RolloutBatch
 from agent_gym.trainers.schedule import without_greedy

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from agent_gym.policies.ranks import gather
+from agent_gym.distributed import gather
 from agent_gym.trainers.hook import Hook, RolloutBatch
 from agent_gym.trainers.schedule import without_greedy
 

@@ -33,10 +33,10 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from trl.models import prepare_deepspeed, prepare_fsdp
 from trl.trainer.utils import add_fused_lm_head
 
+from agent_gym.distributed import barrier_on_error
 from agent_gym.errors import ConfigError
 from agent_gym.policies.loading import load_whole
 from agent_gym.policies.processors import load_encoder
-from agent_gym.policies.ranks import barrier_on_error
 from agent_gym.policies.scores import ServedScores, other_vocabulary, vocabulary_hash
 from agent_gym.rollout import Episode, make_env
 from agent_gym.testing import play, policy_texts

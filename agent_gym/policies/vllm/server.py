@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from pydantic_core import from_json, to_json
 
+from agent_gym.distributed import barrier_on_error, gather
 from agent_gym.errors import ConfigError, RolloutError, require
 from agent_gym.policies.base import Generation, Request, check_request
-from agent_gym.policies.ranks import barrier_on_error, gather
 from agent_gym.policies.served import ServedPolicy
 from agent_gym.policies.transformers import seed_of
 from agent_gym.policies.vllm import finish_reason, sampling_arguments
