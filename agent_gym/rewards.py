@@ -5,31 +5,18 @@ An environment sums weighted terms and reports each by name, so that a better an
 
 from __future__ import annotations
 
-import math
 import re
 import string
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
 from typing import Any
 
 from agent_gym.errors import EnvFailure, one_of, shown
 from agent_gym.formats.thoughts import after_thought as after_thought  # one rule for answers and calls
+from agent_gym.short_numbers import number_match as number_match
+from agent_gym.short_numbers import parse_number as parse_number
 
-# A comma belongs to a number only as a thousands separator, otherwise "1,2" would pass for 12. A minus sign before a
-# blank is a dash in "Total - 5", and a sign in "x = - 5" and "the answer is - 5". After a letter it is a hyphen, as in
-# GPT-4.
-_NUMBER = re.compile(
-    r"""(?P<sign>(?:(?<![^=:(\[{$\\])|(?<=[=:][ ])|(?<=\bis[ ]))[-−\u2013\u2011][ ]*|(?<![a-z])[-−\u2013\u2011])?
-    (?:\\?\$\s*)? (?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+) %?
-    (?P<scales>(?:[\s-]*(?:hundred|thousand|million|billion|trillion)s?\b(?!-))*)""",
-    re.VERBOSE,
-)
-# The comma as TeX and typesetters write it: {,} ,\! \, and narrow or fixed spaces.
-_SEPARATOR = re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,|[\u2009\u202f\xa0])(?=\d{3}(?!\d))")
-_SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_MAX_ANSWER_CHARS = 256
 # In TeX a backslash takes the next character along, so that \{ is not a brace.
 _BRACE = re.compile(r"\\boxed\s*+\{|\\.|[{}]", re.DOTALL)
 _BEHIND_BOX = re.compile(r"[\s.,;:$)\]*\\]*+(?:</answer>\s*+)?")
@@ -146,46 +133,6 @@ def _boxes(text: str) -> list[tuple[int, int]]:
         elif mark == "{" or mark.startswith("\\boxed"):
             opened.append(-1 if mark == "{" else match.end())
     return found
-
-
-def parse_number(text: str) -> Fraction | int | None:
-    """Read the one number of a short answer ("72.0", "-$1,200", "18 dollars", "5 million", "20%" as 20), exactly.
-
-    None without a number, for, more than one, or more than 256 characters.
-    """
-    found = _number(text)
-    return None if found is None else found[0] * found[1]
-
-
-def _number(text: str) -> tuple[Fraction | int, int] | None:
-    """Read the one number of a short answer, and the scale of the words after it."""
-    if len(text) > _MAX_ANSWER_CHARS:
-        return None
-    text = _SEPARATOR.sub(",", text.lower())
-    found = list(_NUMBER.finditer(text))
-    if len(found) != 1 or text[found[0].end("digits") :].lstrip()[:1].isnumeric():  # 5² and 5½ are not 5
-        return None
-    digits = found[0]["digits"].replace(",", "")
-    try:
-        value = Fraction(digits) if "." in digits else int(digits)  # the same value, ten times faster
-    except ValueError:  # digits of other scripts match \d but are not numbers here
-        return None
-    words = re.findall("[a-z]+", found[0]["scales"])
-    scale = math.prod(_SCALES[word.removesuffix("s")] for word in words)
-    return -value if found[0]["sign"] else value, scale
-
-
-def number_match(answer: str | None, gold: str) -> float:
-    """1.0 if the answer is the same number as the gold answer, else 0.0.
-
-    The matcher that many GSM8K trainers use (verl's `reward_score/gsm8k.py`) compares strings, so that "72.0" loses
-    against "72". A word of scale may be the unit that was asked for: "5 million" is 5, too.
-    """
-    found = None if answer is None else _number(answer)
-    if found is None:
-        return 0.0
-    value, scale = found
-    return float(answer == gold or parse_number(gold) in (value, value * scale))
 
 
 def answer_format(text: str) -> float:

@@ -343,7 +343,7 @@ def _words_before(text: str) -> list[str]:
 
 def _plain_words(text: str) -> list[str]:
     text = re.sub(r"^\s*\\\((.*)\\\)\s*$|^\W*\[(\w)\]\W*$", r"\1\2", text.casefold())  # \(B\) and [B]
-    text = re.sub(r"\b(?:the|an?)\s+(?=\d|\w{2})", "", text)
+    text = re.sub(r"\b(?:the|an?)\s+(?=\d|\w{2})|\\(?=[a-z])", "", text.replace("{", "(").replace("}", ")"))
     text = re.sub(r"(?<=\d),(?=\d{3}\b)|(?<=[a-z])\.", "", text).replace(",", ", ")  # 16,000 and p.m., not (2,3)
     return [word.lstrip(_AROUND).rstrip(_AROUND + ".,;:!?") or word for word in text.split()]
 

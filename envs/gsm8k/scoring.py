@@ -1,7 +1,7 @@
 r"""Which answers to a word problem are right: more forms of a number than one numeral.
 
-`rewards.number_match` decides first: 72, 72.0, $72, 72 dollars, 1,234, 5 million. Where it finds no number, or several,
-an answer may also be one of these, and nothing else in it may be a number:
+`number_match` (short_numbers.py) decides first: 72, 72.0, $72, 72 dollars, 1,234, 5 million. Where it finds no number,
+or several, an answer may also be one of these, and nothing else in it may be a number:
 
 | form | value |
 |---|---|
@@ -22,6 +22,7 @@ from fractions import Fraction
 
 from agent_gym.envs.gsm8k.calculator import calculate
 from agent_gym.rewards import final_answer, number_match, parse_number
+from agent_gym.short_numbers import reads_alone
 
 _MAX_CHARS = 256
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
@@ -40,6 +41,7 @@ _FORM = re.compile(
     re.VERBOSE,
 )
 _SCALES = re.compile(r"\b(?:hundred|thousand|million|billion|trillion|percent)s?\b|%", re.IGNORECASE)
+_EMPHASIS = re.compile(r"^(\*{1,3}|`+)([^*`]+)\1$")
 _DASH = str.maketrans("−–‑", "---")
 
 
@@ -81,6 +83,8 @@ def _single(text: str) -> Fraction | int | None:
         return None
     match = found[0]
     rest = text[: match.start()] + text[match.end() :]
+    if not reads_alone(text[: match.end("lead")], text[match.end() :], bool(match["sign"]), "$" in match[0]):
+        return None
     if any(sign.isnumeric() for sign in rest) or _SCALES.search(rest) or text[: match.start()].rstrip().endswith("-"):
         return None
     return _signed(match)
@@ -105,4 +109,4 @@ def _plain(text: str) -> str:
         parts = unicodedata.normalize("NFKC", sign)
         if unicodedata.category(sign) == "No" and "⁄" in parts:
             text = text.replace(sign, " " + parts.replace("⁄", "/"))
-    return text.replace("⁄", "/").strip().strip("*`").strip()
+    return _EMPHASIS.sub(r"\2", text.replace("⁄", "/").strip()).strip()
