@@ -229,8 +229,8 @@ def _unwrapped(value: Any, path: Path) -> list[Any]:
         if rows and all(isinstance(row, dict) and {"row", "row_idx"} <= row.keys() for row in rows):
             return [row["row"] for row in rows]
         return [*chain.from_iterable(map(_of_article, rows))]
-    if any(key in _ASKED for key in named) and not all(isinstance(one, list) for one in named.values()):
-        return [value]  # a file with one row, as MATH has one per problem
+    if _is_row(value):
+        return [value]
     if named and all(isinstance(one, dict) for one in value.values()):  # rows by their ids, as PubMedQA and DROP
         rows = [{"id": str(key), **one} for key, one in value.items()]
         return [*chain.from_iterable(map(_of_article, rows))]
@@ -240,6 +240,29 @@ def _unwrapped(value: Any, path: Path) -> list[Any]:
     holds = f"an object with {', '.join(str(key)[:40] for key in [*value][:8])}" if named else short(value)
     known = ", ".join(LISTS)
     raise ConfigError(f"{path} holds no list of rows but {holds}; {_PER_LINE}, a list may be under one of {known}")
+
+
+def _is_row(value: Any) -> bool:
+    """Whether an object is one row that asks something, as MATH has a file per problem."""
+    asks = isinstance(value, dict) and any(str(key).lower() in _ASKED for key in value)
+    return asks and not all(isinstance(one, list) for one in value.values())
+
+
+def are_records(files: Sequence[Path]) -> bool:
+    """Whether most of several JSON files hold one row each, and none holds more; some may be broken."""
+    if len(files) < 2 or any(suffix_of(file.name).removesuffix(".gz") != ".json" for file in files):
+        return False
+    rows = 0
+    for file in files:
+        try:
+            value = _whole(file) if file.stat().st_size < _STREAMED else []
+            if _is_row(value):
+                rows += 1
+            elif isinstance(value, list) or _unwrapped(value, file):
+                return False
+        except (ConfigError, OSError, EOFError, ValueError):
+            continue  # of its own: `read_rows` names the fault
+    return rows > len(files) / 2
 
 
 def _of_article(article: Any) -> list[Any]:

@@ -25,7 +25,7 @@ from agent_gym.row_files import SUFFIXES, Broken, read_parts, read_with_broken, 
 from agent_gym.row_forms import normalize_columns, unshown
 from agent_gym.row_golds import Fault
 from agent_gym.row_shown import oddities
-from agent_gym.row_splits import FolderSplits, find_files, split_of, split_word, stem_of
+from agent_gym.row_splits import FolderSplits, are_parts, find_files, split_of, split_word, stem_of
 
 Row = dict[str, Any]
 Splits = Mapping[str, Sequence[Row]]
@@ -283,11 +283,18 @@ def _in_part(place: str, rows: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _of_files(files: Sequence[Path]) -> Iterator[tuple[str, Any]]:
+    one_each = len(files) > 1 and not are_parts(files)  # row_splits.py lets nothing else through
     for file in files:
         there = False
-        for placed in read_with_broken(file):
-            there = True
-            yield placed
+        try:
+            for placed in read_with_broken(file):
+                there = True
+                yield placed
+        except ConfigError as error:
+            if not one_each:
+                raise
+            yield str(file), Broken(str(error).removeprefix(f"{file}: "))
+            continue
         if not there:
             raise ConfigError(f"{file} holds no rows")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent_gym.errors import ConfigError
-from agent_gym.row_files import SUFFIXES, suffix_of
+from agent_gym.row_files import SUFFIXES, are_records, suffix_of
 
 SPLIT_WORDS: Mapping[str, str] = {
     **dict.fromkeys(("train", "training", "trn", "trainset"), "train"),
@@ -166,6 +166,8 @@ def _without_names(levels: Iterable[Sequence[Path]], folder: Path) -> dict[str, 
         raise ConfigError(f"{folder} holds no {', '.join(SUFFIXES)} file; expected for example train.jsonl")
     if len({_of_part(file)[0] for file in files}) == 1:
         return {"train": [*files]}
+    if are_records(files):
+        return {split_word(folder.name) or "train": [*files]}
     named: dict[str, list[Path]] = {}
     for file in files:
         named.setdefault(_of_part(file)[0][0] or stem_of(file), []).append(file)
@@ -188,13 +190,16 @@ def _parts(files: Sequence[Path], split: str, folder: Path) -> list[Path]:
     parts = sorted((number or 0, file) for file in files for _, number, _ in [_of_part(file)])
     (_, number, total), *_ = (_of_part(file) for file in files)
     names = ", ".join(str(file.relative_to(folder)) for file in files[:6])
+    if not total and are_records(files):
+        return sorted(files, key=_in_order)
     if len(files) > 1:
         shared = {_of_part(file)[0] for file in files}
         counted = [number for number, _ in parts]
         if len(shared) > 1 or number is None or len(set(counted)) < len(counted):
             places = {file.parent for file in files}
             cure = "give the folder of one of them" if len(places) > 1 else "give one of them, or take the others away"
-            raise ConfigError(f"{folder} holds two files of the split {split!r}, {names}; {cure}")
+            told = "two files" if len(files) == 2 else f"{len(files):,} files"
+            raise ConfigError(f"{folder} holds {told} of the split {split!r}, {names}; {cure}")
     wanted = range(total) if total else range(parts[0][0], parts[0][0] + len(parts))
     if total is not None or len(files) > 1:
         there = [number for number, _ in parts]
@@ -202,6 +207,11 @@ def _parts(files: Sequence[Path], split: str, folder: Path) -> list[Path]:
             told = f"{len(there)} of {total}" if total else f"those numbered {', '.join(map(str, there[:8]))}"
             raise ConfigError(f"{folder}: of the parts of the split {split!r} there are {told}; fetch the others")
     return [file for _, file in parts]
+
+
+def _in_order(file: Path) -> list[tuple[str, int]]:
+    """Return a key by which 2.json comes before 10.json."""
+    return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", str(file))]
 
 
 def _snapshot(folder: Path) -> Path:

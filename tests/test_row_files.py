@@ -185,6 +185,41 @@ def test_what_names_leave_open_is_refused(tmp_path: Path, names: list[str], word
         load_splits(tmp_path)
 
 
+def one_each(folder: Path, numbers: range, split: str = "") -> None:
+    """Write problems as MATH's archive has them: a folder per subject, and a file of one object per problem."""
+    for number in numbers:
+        row = {"problem": f"{number}+1?", "level": "Level 1", "type": "Algebra", "solution": f"\\boxed{{{number + 1}}}"}
+        subject = "prealgebra" if number % 3 else "counting_and_probability"
+        put(folder / split / subject / f"{number}.json", json.dumps(row, indent=4))
+
+
+def test_a_folder_may_have_a_file_per_row(tmp_path: Path) -> None:
+    one_each(tmp_path, range(1, 1200, 7), "train")
+    one_each(tmp_path, range(5, 50), "test")
+    splits = load_splits(tmp_path)
+    assert {split: len(rows) for split, rows in splits.items()} == {"train": 172, "test": 45}
+    assert [row["question"] for row in splits["test"]][:3] == ["6+1?", "9+1?", "12+1?"]  # 6.json before 12.json
+    assert splits["train"][0]["answer"] == "16"
+    assert list(load_splits(tmp_path / "test")) == ["test"] and list(load_splits(tmp_path / "train")) == ["train"]
+    assert len(load_splits(tmp_path / "train" / "prealgebra")["train"]) == 115
+
+
+@pytest.mark.parametrize("content", ['{"problem": ', '{"solution": "\\\\boxed{3}"}', "", "\x00", '{"problem": "?"}'])
+def test_a_broken_file_of_one_row_is_one_bad_row(tmp_path: Path, content: str) -> None:
+    one_each(tmp_path, range(20), "train")
+    put(tmp_path / "train" / "prealgebra" / "13.json", content)
+    with pytest.raises(ConfigError, match=r"prealgebra.13\.json.*skip_bad=True"):
+        load_splits(tmp_path)
+    assert len(load_splits(tmp_path, skip_bad=True)["train"]) == 19
+
+
+def test_lists_of_rows_are_no_files_of_one_row(tmp_path: Path) -> None:
+    one_each(tmp_path, range(20), "train")
+    put(tmp_path / "train" / "prealgebra" / "all.json", '[{"problem": "1+1?", "solution": "2"}]')
+    with pytest.raises(ConfigError, match="holds 21 files of the split 'train'"):
+        load_splits(tmp_path)
+
+
 def test_other_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(tmp_path / "train.jsonl", LINES)
     put(tmp_path / "corpus.jsonl", '{"_id": "1", "text": "t"}\n')
