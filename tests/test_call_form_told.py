@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
+import pickle
 import subprocess
 import sys
 import time
@@ -14,6 +17,7 @@ import pytest
 
 pytest.importorskip("trl")
 from template_tools import model_folder, read_templates  # noqa: E402 - needs transformers
+from transformers import AutoTokenizer  # noqa: E402
 
 from agent_gym.cli.main import main  # noqa: E402
 
@@ -180,4 +184,43 @@ def test_a_trainer_lets_the_opening_fit_unless_its_limit_is_set(folders: dict[st
         return int(args.max_episode_tokens)
 
     assert [limit("llama3_1"), limit("llama3_1", max_episode_tokens=4000), limit("gptoss")] == [8192, 4000, 4096]
+    assert limit("llama3_1", max_episode_tokens=4096) == 4096  # the number of the default, but set
     assert limit("llama3_1", vllm_max_model_length=6000) == 6000
+
+
+def test_the_command_line_tells_a_set_limit_from_the_default() -> None:
+    from trl import TrlParser
+
+    from agent_gym.trainers import AgentGRPOConfig
+    from agent_gym.trainers.settings import Default
+
+    def limit(*flags: str) -> int:
+        (args,) = TrlParser((AgentGRPOConfig,)).parse_args_and_config(["--output_dir", "out", "--use_cpu", *flags])
+        return args.max_episode_tokens
+
+    assert isinstance(limit(), Default) and limit() == 4096
+    assert type(limit("--max_episode_tokens", "4096")) is int
+    assert isinstance(copy.deepcopy(limit()), Default) and isinstance(pickle.loads(pickle.dumps(limit())), Default)
+
+
+@pytest.mark.parametrize(("count", "places"), [(0, 0), (1, 1), (2, 2), (16, 16), (17, 16), (7473, 16)])
+def test_openings_are_measured_all_over_the_tasks(count: int, places: int) -> None:
+    from agent_gym.evaluate.room import spread
+
+    chosen = spread(count)
+    assert len(set(chosen)) == places and chosen == sorted(chosen)
+    assert not count or (chosen[0] == 0 and chosen[-1] == count - 1)
+
+
+def test_a_long_opening_of_a_later_task_counts(folders: dict[str, str]) -> None:
+    from agent_gym import QuestionEnv
+    from agent_gym.evaluate import make_specs
+    from agent_gym.evaluate.room import with_room
+    from agent_gym.rollout import Budget
+
+    rows = [{"question": "1+1?", "answer": "2"}] * 40 + [{"question": "Add up: " + "1 + " * 9000, "answer": "9000"}]
+    tokenizer = AutoTokenizer.from_pretrained(folders["gptoss"])
+    env = functools.partial(QuestionEnv, rows)
+    budget, line = with_room(Budget(), make_specs(env, episodes=41), tokenizer)
+    assert budget.max_tokens > 4096 and "the longest of 16 openings" in line
+    assert with_room(Budget(), make_specs(env, episodes=40), tokenizer) == (Budget(), "")

@@ -57,6 +57,10 @@ _TRL_LOSSES = {
 }
 
 
+class Default(int):
+    """A default that a rule may change. The same number that a user gives is an int, and stays."""
+
+
 class _Metadata(dict[str, Any]):
     """The facts of a setting. The parser of transformers passes a copy to argparse, which knows only `help`."""
 
@@ -126,7 +130,9 @@ class AgentSettings:
 
     max_turns: int | None = _episodes(None, "Limit of turns in an episode, in addition to the environment's limit.")
     max_turn_tokens: int = _episodes(512, "Limit of tokens that the policy samples in one turn.")
-    max_episode_tokens: int = _episodes(4096, "Limit of tokens in one context: prompt, turns and observations.")
+    max_episode_tokens: int = _episodes(
+        Default(4096), "Limit of tokens in one context: prompt, turns and observations."
+    )
     episode_timeout: float | None = _episodes(None, "Limit of seconds of wall-clock time for an episode.")
     context: str = _episodes(
         "append",

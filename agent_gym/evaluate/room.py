@@ -2,8 +2,8 @@
 
 The default of 4,096 tokens suits the tokenizers of real models. A chat template that indents the schemas of tools
 (Llama 3), or a tokenizer of few tokens, writes more: the opening of a task alone may fill the limit, and then each
-episode fails. Another limit than the default never changes. Only the first task of an environment is measured: a
-longer opening of a later task fails, and the error names the limit.
+episode fails. A limit that the user sets never changes. Up to 16 tasks of an environment are measured, spread evenly
+over its tasks: a longer opening of another task fails, and the error names the limit.
 """
 
 from __future__ import annotations
@@ -18,18 +18,32 @@ from agent_gym.chat import ChatRenderer
 from agent_gym.gateway import ENV_ID
 from agent_gym.rollout import Budget, EpisodeSpec, make_env
 
+MEASURED = 16
+"""The most tasks of an environment whose openings are measured."""
 
-def opening_tokens(spec: EpisodeSpec, tokenizer: Any) -> int:
-    """Return the tokens of an episode's opening; 0 where it cannot be had now, for which the episode has the reason.
 
-    The environment is made, reset and closed. An agent's opening is not known before the agent asks, so that is 0, too.
+def spread(count: int) -> list[int]:
+    """Return up to `MEASURED` numbers below a count, the first and the last among them, at even distances."""
+    most = min(count, MEASURED)
+    return sorted({round(place * (count - 1) / max(1, most - 1)) for place in range(most)})
+
+
+def opening_tokens(specs: Sequence[EpisodeSpec], tokenizer: Any) -> int:
+    """Return the tokens of the longest opening of episodes of one environment.
+
+    It is 0 where an opening cannot be had now, for which the episode has the reason. The environment is made once,
+    reset for each episode, and closed. An agent's opening is not known before the agent asks, so that is 0, too.
     """
-    if spec.env_id == ENV_ID:
-        return 0
-    with suppress(Exception), closing(make_env(spec.env_id, spec.env_kwargs, ChatRenderer.of(tokenizer))) as env:
-        _, info = env.reset(seed=spec.seed, options=spec.options)
-        return len(info["token_ids"])
-    return 0
+    longest = 0
+    if specs[0].env_id != ENV_ID:
+        with (
+            suppress(Exception),
+            closing(make_env(specs[0].env_id, specs[0].env_kwargs, ChatRenderer.of(tokenizer))) as env,
+        ):
+            for spec in specs:
+                _, info = env.reset(seed=spec.seed, options=spec.options)
+                longest = max(longest, len(info["token_ids"]))
+    return longest
 
 
 def grown(limit: int, opening: int, turn: int) -> int:
@@ -44,10 +58,15 @@ def grown(limit: int, opening: int, turn: int) -> int:
 
 
 def with_room(budget: Budget, specs: Sequence[EpisodeSpec], tokenizer: Any) -> tuple[Budget, str]:
-    """Return the budget with room for the opening of the first episode, and a line that says so; "" if it had room."""
-    opening = opening_tokens(specs[0], tokenizer) if specs else 0
+    """Return the budget with room for the openings of episodes of one environment, and a line if it had none, else "".
+
+    The openings of `MEASURED` of the episodes are measured.
+    """
+    sample = [specs[place] for place in spread(len(specs))]
+    opening = opening_tokens(sample, tokenizer) if sample else 0
     limit = grown(budget.max_tokens, opening, budget.max_turn_tokens)
     if limit == budget.max_tokens:
         return budget, ""
-    line = f"the opening of {specs[0].env_id} has {opening:,} tokens, so that a context may have {limit:,}"
+    which = "opening" if len(sample) == 1 else f"longest of {len(sample)} openings"
+    line = f"the {which} of {specs[0].env_id} has {opening:,} tokens, so that a context may have {limit:,}"
     return dataclasses.replace(budget, max_tokens=limit), f"{line} instead of the default of {budget.max_tokens:,}"
