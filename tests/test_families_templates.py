@@ -34,7 +34,6 @@ UNREADABLE = {
     "CohereForAI-c4ai-command-r-plus-tool_use.jinja": "a prompt with an example of a call follows each turn",
     "typhoon-ai-typhoon2.1-gemma3-4b.jinja": "nothing is between its arguments: n=5text=...",
     "baseten-Llama-3.2-3B-Instruct-pythonic.jinja": "its strings have no quotes: null and 'null' are one",
-    "MiniMax-M3.jinja": "no family yet: values are tags in tags",
 }
 
 

@@ -17,9 +17,11 @@ from agent_gym.formats.harmony import HarmonyParser
 from agent_gym.formats.headed_calls import FunctionaryCalls, GemmaCalls, HeadedCalls
 from agent_gym.formats.json_calls import HermesParser, JsonCalls, OpenAICalls, PlainJson, TupleCalls
 from agent_gym.formats.native import NativeParser
+from agent_gym.formats.nested_xml import NestedCalls
 from agent_gym.formats.pythonic import PythonicCalls
 from agent_gym.formats.typed import same
 from agent_gym.formats.xml_calls import Tags, XmlCalls
+from agent_gym.formats.xml_tags import arg_keys, functions, invoke
 
 
 class Family(NamedTuple):
@@ -30,48 +32,6 @@ class Family(NamedTuple):
 
 
 _LLAMA = Keys("name", "parameters", optional=("type",))
-
-
-def _functions(before: str, after: str, pad: str, first: str = "", last: str = "") -> Tags:
-    """`<function=NAME>` and `<parameter=KEY>` of Qwen3-Coder and others."""
-    tags = ("<function={name}>", "</function>", "<parameter={key}>", "</parameter>")
-    return Tags(*tags, before=before, after=after, first=first, last=last, line="\n", pad=pad)
-
-
-def _invoke(space: str, block: str, typed: bool = False, call_space: str = "\n") -> Tags:
-    """`<invoke name="NAME">` and `<parameter name="KEY">` of MiniMax, DeepSeek V3.2 and others; `space` is a prefix."""
-    typing = ' string="{type}"' if typed else ""
-    return Tags(
-        f'<{space}invoke name="{{name}}">',
-        f"</{space}invoke>",
-        f'<{space}parameter name="{{key}}"{typing}>',
-        f"</{space}parameter>",
-        first=f"<{block}>\n",
-        last=f"\n</{block}>",
-        line=call_space,
-        text_type="true" if typed else "",
-        other_type="false" if typed else "",
-    )
-
-
-def _arg_keys(prefix: str, line: str, suffix: str = "", sep: str = "", first: str = "", last: str = "") -> Tags:
-    """`<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>` of GLM and others."""
-
-    def tag(word: str) -> str:
-        return f"<{prefix}{word}{suffix}>"
-
-    def closing(word: str) -> str:
-        return f"</{prefix}{word}{suffix}>"
-
-    return Tags(
-        f"{tag('tool_call')}{{name}}{sep}",
-        closing("tool_call"),
-        f"{tag('arg_key')}{{key}}{closing('arg_key')}{line}{tag('arg_value')}",
-        closing("arg_value"),
-        first=first,
-        last=last,
-        line=line,
-    )
 
 
 def _xml(name: str, tags: Tags, marks: Sequence[str], noise: Sequence[str] = ()) -> Callable[[], NativeParser]:
@@ -109,16 +69,20 @@ _MARKED: dict[str, Family] = {
     "deepseek_v3_2": Family(
         _xml(
             "deepseek_v3_2",
-            _invoke("｜DSML｜", "｜DSML｜function_calls", True),
+            invoke("｜DSML｜", "｜DSML｜function_calls", True),
             ("<｜DSML｜function_calls>", "<｜DSML｜invoke"),
         ),
         "DeepSeek V3.2",
     ),
     "deepseek_v4": Family(
         _xml(
-            "deepseek_v4", _invoke("｜DSML｜", "｜DSML｜tool_calls", True), ("<｜DSML｜tool_calls>", "<｜DSML｜invoke")
+            "deepseek_v4", invoke("｜DSML｜", "｜DSML｜tool_calls", True), ("<｜DSML｜tool_calls>", "<｜DSML｜invoke")
         ),
         "DeepSeek V4",
+    ),
+    "deepseek_v4_1": Family(
+        _xml("deepseek_v4_1", invoke("｜DSML｜ ", "｜DSML｜ calls", True), ("<｜DSML｜ calls>", "<｜DSML｜ invoke")),
+        "DeepSeek V4.1",
     ),
     "kimi_k2": Family(
         lambda: HeadedCalls(
@@ -290,11 +254,36 @@ _MARKED: dict[str, Family] = {
         "Sarashina 2.2",
     ),
     "minimax_m2": Family(
-        _xml("minimax_m2", _invoke("", "minimax:tool_call"), ("<minimax:tool_call>", "<invoke name=")),
+        _xml("minimax_m2", invoke("", "minimax:tool_call"), ("<minimax:tool_call>", "<invoke name=")),
         "MiniMax M2 to M2.7",
     ),
+    "dots": Family(_xml("dots", invoke("", "dots_function_call"), ("<dots_function_call>", "<invoke name=")), "Dots"),
+    "k2_horizon": Family(
+        _xml(
+            "k2_horizon",
+            arg_keys("ifm|", "", first="<ifm|tool_calls>", last="</ifm|tool_calls>"),
+            ("<ifm|tool_calls>", "<ifm|tool_call>"),
+        ),
+        "K2 Horizon",
+    ),
+    "plamo3": Family(
+        lambda: HeadedCalls(
+            "plamo3",
+            "<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>{name}<|plamo:end_tool_name:plamo|>"
+            "<|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>",
+            "<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>",
+            ("<|plamo:begin_tool_requests:plamo|>", "<|plamo:begin_tool_request:plamo|>"),
+            first="<|plamo:begin_tool_requests:plamo|>",
+            last="<|plamo:end_tool_requests:plamo|>",
+            pattern=r"<\|plamo:begin_tool_request:plamo\|>\s*<\|plamo:begin_tool_name:plamo\|>\s*(?P<name>[^<>\s]+)\s*"
+            r"<\|plamo:end_tool_name:plamo\|>\s*<\|plamo:begin_tool_arguments:plamo\|>"
+            r"(?:<\|plamo:constrain\|>\s*json)?\s*<\|plamo:msg\|>",
+        ),
+        "PLaMo 3",
+    ),
+    "minimax_m3": Family(lambda: NestedCalls("minimax_m3", "]<]minimax[>[", "tool_call"), "MiniMax M3"),
     "muse": Family(
-        _xml("muse", _invoke("atem:", "atem:function_calls"), ("<atem:function_calls>", "<atem:invoke")),
+        _xml("muse", invoke("atem:", "atem:function_calls"), ("<atem:function_calls>", "<atem:invoke")),
         "Muse-Glimmer",
     ),
     "granite": Family(lambda: JsonCalls("granite", "<|tool_call|>", lists=True), "Granite 3.0 to 3.3"),
@@ -328,7 +317,7 @@ _MARKED: dict[str, Family] = {
         lambda: JsonCalls("longcat", "<longcat_tool_call>", "</longcat_tool_call>", space="\n"), "LongCat-Flash-Chat"
     ),
     "longcat_2": Family(
-        _xml("longcat_2", _arg_keys("longcat_", "\n"), ("<longcat_tool_call>",)), "LongCat 2.0, LongCat-Flash-Lite"
+        _xml("longcat_2", arg_keys("longcat_", "\n"), ("<longcat_tool_call>",)), "LongCat 2.0, LongCat-Flash-Lite"
     ),
     "hyperclova": Family(
         lambda: JsonCalls("hyperclova", (" -> tool/function_call\n", "-> tool/function_call\n"), lists=True),
@@ -337,21 +326,21 @@ _MARKED: dict[str, Family] = {
 }
 _SHARED: dict[str, Family] = {
     "qwen3_coder": Family(
-        _xml("qwen3_coder", _functions("<tool_call>\n", "\n</tool_call>", "\n"), ("<tool_call>", "<function=")),
+        _xml("qwen3_coder", functions("<tool_call>\n", "\n</tool_call>", "\n"), ("<tool_call>", "<function=")),
         "Qwen3-Coder, Qwen3.5 to 3.8, Nemotron 3, Step 3.5",
     ),
     "mimo": Family(
-        _xml("mimo", _functions("<tool_call>\n", "\n</tool_call>", ""), ("<tool_call>", "<function=")),
+        _xml("mimo", functions("<tool_call>\n", "\n</tool_call>", ""), ("<tool_call>", "<function=")),
         "MiMo-V2",
     ),
     "seed_oss": Family(
-        _xml("seed_oss", _functions("<seed:tool_call>\n", "\n</seed:tool_call>", ""), ("<seed:tool_call>",)),
+        _xml("seed_oss", functions("<seed:tool_call>\n", "\n</seed:tool_call>", ""), ("<seed:tool_call>",)),
         "Seed-OSS",
     ),
     "hy3": Family(
         _xml(
             "hy3",
-            _arg_keys(
+            arg_keys(
                 "",
                 "\n",
                 ":opensource",
@@ -366,13 +355,13 @@ _SHARED: dict[str, Family] = {
     "hy3_preview": Family(
         _xml(
             "hy3_preview",
-            _arg_keys("", "\n", "", "<tool_sep>", "<tool_calls>\n", "\n</tool_calls>"),
+            arg_keys("", "\n", "", "<tool_sep>", "<tool_calls>\n", "\n</tool_calls>"),
             ("<tool_calls>", "<tool_call>"),
         ),
         "Hy3-preview, Hy-MT2",
     ),
-    "glm4_5": Family(_xml("glm4_5", _arg_keys("", "\n"), ("<tool_call>",)), "GLM-4.5 and 4.6, Ling 3, Laguna XS"),
-    "glm4_7": Family(_xml("glm4_7", _arg_keys("", ""), ("<tool_call>",)), "GLM-4.7, GLM-5, Laguna S"),
+    "glm4_5": Family(_xml("glm4_5", arg_keys("", "\n"), ("<tool_call>",)), "GLM-4.5 and 4.6, Ling 3, Laguna XS"),
+    "glm4_7": Family(_xml("glm4_7", arg_keys("", ""), ("<tool_call>",)), "GLM-4.7, GLM-5, Laguna S"),
     "hunyuan": Family(
         lambda: HeadedCalls(
             "hunyuan",

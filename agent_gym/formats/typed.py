@@ -83,7 +83,7 @@ def types_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> set[str] |
     if not isinstance(schema, Mapping) or depth > 8:
         return None
     if isinstance(place := schema.get("$ref"), str):
-        return types_of(_referred(place, root), root, depth + 1)
+        return types_of(referred(place, root), root, depth + 1)
     named = schema.get("type")
     if isinstance(named, str | list):
         return {named} if isinstance(named, str) else {str(one) for one in named}
@@ -111,7 +111,8 @@ def property_of(schema: Mapping[str, Any] | None, key: str) -> Mapping[str, Any]
     return found if isinstance(found, Mapping) else None
 
 
-def _referred(place: str, root: Mapping[str, Any]) -> Any:
+def referred(place: str, root: Mapping[str, Any]) -> Any:
+    """Return the part of a schema that a "$ref" names; None if there is none."""
     node: Any = root
     for part in _parts(place):
         node = node.get(part) if isinstance(node, Mapping) else None
