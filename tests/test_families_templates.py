@@ -33,6 +33,7 @@ UNREADABLE = {
     "SvalTek-Q3-CharThink-9B-temp.jinja": "it escapes its own closing tags",
     "CohereForAI-c4ai-command-r-plus-tool_use.jinja": "a prompt with an example of a call follows each turn",
     "typhoon-ai-typhoon2.1-gemma3-4b.jinja": "nothing is between its arguments: n=5text=...",
+    "MiniMax-M3.jinja": "values in an object without a schema have no types: 5 and '5' are one",
     "baseten-Llama-3.2-3B-Instruct-pythonic.jinja": "its strings have no quotes: null and 'null' are one",
 }
 
