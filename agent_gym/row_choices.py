@@ -20,12 +20,12 @@ from agent_gym.row_golds import Fault, golds, object_of, plain_name
 NAMES = ("choices", "options", "endings", "candidates", "answerchoices", "answeroptions", "choicelist", "optionlist")
 """The columns that hold all choices, as `plain_name` writes them."""
 _GROUP = re.compile(r"(option|opt|op|choice|sol|answer|ending)([a-j]|\d)")
-_LABEL = re.compile(r"\s*[(\[]?\s*([A-Za-z]|\d{1,2})\s*[)\].:]\s*")
+LABEL = re.compile(r"\s*[(\[]?\s*([A-Za-z]|\d{1,2})\s*[)\].:]\s*")
 _LABELS = ("label", "labels", "key", "id", "option", "letter")
 _TEXTS = ("text", "texts", "value", "content", "optiontext", "choice", "answer")
 _MOST = 100
 _MANY = 20  # rows
-_ALPHABET = [chr(ord("A") + n) for n in range(26)]
+ALPHABET = [chr(ord("A") + n) for n in range(26)]
 _BARE = re.compile(r"^\s*[(\[]?\s*|\s*[)\].:]*\s*$")
 
 
@@ -194,7 +194,7 @@ def are_options(value: Any, named: Sequence[Any]) -> bool:
     for one in named:
         if isinstance(one, int) and not isinstance(one, bool) and 0 <= one <= len(value):
             return True
-        if isinstance(one, str) and (mark := _LABEL.fullmatch(f"{one}.")) and one not in value:
+        if isinstance(one, str) and (mark := LABEL.fullmatch(f"{one}.")) and one not in value:
             place = ord(mark[1].upper()) - ord("A") if mark[1].isalpha() else int(mark[1])
             if 0 <= place <= len(value):
                 return True
@@ -248,9 +248,9 @@ def _by_labels(text: str) -> list[str]:
 def _lettered(texts: Sequence[Any]) -> list[Choice]:
     """Give choices their letters, which some data sets have written before them."""
     words = [_text(text) for text in texts]
-    letters = _ALPHABET[: len(words)] if len(words) <= 26 else [str(n + 1) for n in range(len(words))]
-    first = _LABEL.match(words[0]) if words else None
-    marks = [_LABEL.match(word) for word in words] if first and first[1].upper() == letters[0] else []
+    letters = ALPHABET[: len(words)] if len(words) <= 26 else [str(n + 1) for n in range(len(words))]
+    first = LABEL.match(words[0]) if words else None
+    marks = [LABEL.match(word) for word in words] if first and first[1].upper() == letters[0] else []
     if marks and [mark and mark[1].upper() for mark in marks] == letters:
         words = [word[mark.end() :].strip() if mark else word for word, mark in zip(words, marks, strict=True)]
         if not all(words):
@@ -332,7 +332,7 @@ def _named(value: Any, choices: Sequence[Choice], survey: Survey, index: bool) -
     if by_text:
         survey.used.add("the text of a choice")
         return by_text[0]
-    mark = _LABEL.match(text)  # "(B) Paris"
+    mark = LABEL.match(text)  # "(B) Paris"
     inside = _by_label(mark[1], choices) if mark else None
     return inside if mark and inside in _by_text(text[mark.end() :], choices) else None
 

@@ -50,6 +50,7 @@ from agent_gym.row_shown import (
     text_of,
     unframed,
 )
+from agent_gym.row_usual import Usual, read_usual, usual_columns
 
 FORMS = (
     "question (or problem, prompt, extra_info.question) and answer (or answers, golden_answers, solution, "
@@ -380,7 +381,8 @@ def normalize_columns(
         raise Fault("a row must be an object with the columns question, answer", row)
     if not fixed and _is_simple(row, tuple(own)):
         return row, _SIMPLE  # type: ignore[return-value]
-    reading = read(row, survey, own, fixed, judged)
+    reading = _usual(row, survey, tuple(own)) if survey and not fixed else None
+    reading = reading or read(row, survey, own, fixed, judged)
     if reading is None:
         held = row.get("question", row.get("problem", row.get("prompt")))
         if held is None and not plan_of(tuple(map(str, row))).questions:
@@ -400,6 +402,17 @@ def normalize_columns(
         return row, reading  # type: ignore[return-value]
     answer = row["answer"] if reading.plain else reading.golds[0] if len(reading.golds) == 1 else [*reading.golds]
     return {**row, "question": reading.question, "answer": answer}, reading
+
+
+def _usual(row: Mapping[str, Any], survey: Survey, own: tuple[str, ...]) -> Reading | None:
+    usual = _usual_of(tuple(map(str, row)), own)
+    found = None if usual is None else read_usual(row, usual, survey)
+    return None if found is None or usual is None else Reading(*found, False, usual.used, usual.choices)
+
+
+@lru_cache(maxsize=256)
+def _usual_of(columns: tuple[str, ...], own: tuple[str, ...]) -> Usual | None:
+    return usual_columns(plan_of(columns), columns, own)
 
 
 _SIMPLE = Reading("", (), True, frozenset(("question", "answer")))
