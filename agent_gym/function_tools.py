@@ -28,6 +28,7 @@ from agent_gym.tool_results import MAX_RESULT_CHARS, as_text, checked_limit, cut
 from agent_gym.tools import Tool, ToolResult
 
 Function = Callable[..., Any]
+_ROOM = 1 << 26  # bytes
 _EMPTY = " ".join((object.__doc__ or "").split())
 
 
@@ -59,7 +60,8 @@ class FunctionTool(Tool):
         """Check the arguments and call the function. An exception of it is a `ToolResult` with `error`.
 
         Raises:
-            EnvFailure: if the function raises it. `MemoryError`, and SQLite's complaint of another thread, pass, too.
+            EnvFailure: if the function raises it. `MemoryError` of a machine without memory, and SQLite's complaint of
+                another thread, pass, too.
             ConfigError: if its result is not a text and cannot be shown as one.
         """
         try:
@@ -68,13 +70,17 @@ class FunctionTool(Tool):
             return ToolResult(f"Error: invalid arguments for {self.name}: {_explain(error)}", error=True)
         try:
             result = self._function(**self._arguments.with_defaults(checked))
-        except (Exception, SystemExit) as error:  # SystemExit: argparse and others end a program that way
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # also SystemExit, as of argparse, and CancelledError of a loop in the function
             if _is_machinery(error):
                 raise
             return self._raised(error, arguments)
         return self._answer(result)
 
     def _answer(self, result: Any) -> ToolResult:
+        if inspect.iscoroutine(result):
+            result.close()  # else Python warns that nothing awaits it, and `as_text` refuses it in a line
         if not isinstance(result, ToolResult):
             return ToolResult(cut_text(as_text(result, self.name, self.place), self.max_chars))
         if isinstance(result.text, str) and len(result.text) > self.max_chars:
@@ -172,7 +178,15 @@ def _is_machinery(error: BaseException) -> bool:
     """Whether no policy can have caused an exception. All else may be its mistake, such as a URL that nobody serves."""
     # A connection that was made at import belongs to the main thread, and environments live in others: each call fails.
     thread = type(error).__module__ == "sqlite3" and "created in a thread" in message_of(error)
-    return isinstance(error, EnvFailure | MemoryError) or thread
+    return isinstance(error, EnvFailure) or (isinstance(error, MemoryError) and not _has_room()) or thread
+
+
+def _has_room() -> bool:
+    """Whether there is memory, so that an argument such as a width of 10**12 asked for more than any machine has."""
+    try:
+        return bool(bytearray(_ROOM))
+    except MemoryError:
+        return False
 
 
 def _plain(function: Function) -> Any:
@@ -199,6 +213,9 @@ def _checked_name(function: Any) -> str:
     inner = inspect.unwrap(_plain(function))
     if inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(function):
         raise ConfigError(f"tool {name!r} is async, and nothing awaits it: make it a plain function")
+    if hasattr(function, "dispatch") and hasattr(function, "registry"):  # functools.singledispatch
+        cure = f"write a function around it: def my_{name}(...)"
+        raise ConfigError(f"tool {name!r} chooses its code by an argument without a name, and calls have names: {cure}")
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         raise ConfigError(f"tool {name!r} is a generator, and nothing iterates over it: return a list")
     return name
@@ -211,7 +228,7 @@ def _docstring_of(function: Function, name: str) -> str:
     if not (inspect.isroutine(function) or hasattr(function, "__wrapped__")):
         doc = inspect.getdoc(type(function).__call__) or inspect.getdoc(type(function))
     if not doc or not doc.strip() or " ".join(doc.split()) in (_EMPTY, "Call self as a function."):
-        raise ConfigError(f"tool {name!r} has no docstring: its first paragraph is what the policy reads")
+        raise ConfigError(f"tool {name!r} has no docstring: write one, whose first paragraph the policy reads")
     return doc
 
 
@@ -234,7 +251,10 @@ def _parameters(function: Function, name: str) -> dict[str, inspect.Parameter]:
             cure = "write a function around it, with a type hint for each argument"
             raise ConfigError(f"argument {key!r} of tool {name!r} cannot be passed by name: {cure}")
         if one.annotation is one.empty:
-            raise ConfigError(f"argument {key!r} of tool {name!r} has no type hint")
+            if key in ("self", "cls"):
+                cure = f"give that of an object, as my_object.{name}"
+                raise ConfigError(f"tool {name!r} is a method without its object: {cure}")
+            raise ConfigError(f"argument {key!r} of tool {name!r} has no type hint: write one, such as {key}: str")
     return parameters
 
 

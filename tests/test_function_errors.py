@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from pathlib import Path
 
@@ -25,6 +26,10 @@ def breaks(how: str) -> str:
         raise EnvFailure("the index is gone")
     if how == "memory":
         raise MemoryError
+    if how == "cancelled":
+        raise asyncio.CancelledError
+    if how == "width":
+        return " " * 10**18
     if how == "file":
         return open("/var/lib/private/customers.db").read()
     if how == "secret":
@@ -42,6 +47,8 @@ def breaks(how: str) -> str:
         ("pen", "Error: KeyError: 'pen'"),
         ("exit", "Error: SystemExit: 2"),
         ("late", "Error: TimeoutError"),
+        ("cancelled", "Error: CancelledError"),
+        ("width", "Error: MemoryError"),  # no machine has this much, and the policy asked for it
         ("file", "Error: FileNotFoundError: [Errno 2] No such file or directory: 'customers.db'"),
         ("secret", "Error: RuntimeError: no access for postgres://db/x with api_key=... and ***"),
         ("long", "Error: ValueError: " + "7" * 281 + "..."),
@@ -78,7 +85,8 @@ def test_the_line_for_the_author_has_no_secrets_either(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(("how", "words"), [("machinery", "^the index is gone$"), ("memory", "'breaks' broke: Memory")])
-def test_the_machinerys_failures_stay_failures(how: str, words: str) -> None:
+def test_the_machinerys_failures_stay_failures(how: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_gym.function_tools._ROOM", 10**18)  # bytes: as if there were no memory
     env = QuestionEnv(ROWS, tools=[breaks])
     env.reset(seed=0)
     with pytest.raises(EnvFailure, match=words):

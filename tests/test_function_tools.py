@@ -201,6 +201,12 @@ async def later(x: int) -> str:
     return ""
 
 
+class Adder:
+    def add(self, x: int) -> int:
+        """Add."""
+        return x
+
+
 class Caller:
     async def __call__(self, x: int) -> str:
         """Do it."""
@@ -238,6 +244,8 @@ def test_a_hint_without_a_schema_names_function_and_argument(function: Any) -> N
         (later, "tool 'later' is async"),
         (functools.partial(later, x=1), "tool 'later' is async"),
         (Caller(), "tool 'Caller' is async"),
+        (Adder.add, "tool 'add' is a method without its object"),
+        (functools.singledispatch(plain), "chooses its code by an argument without a name"),
         (tool(plain), "tool 'FunctionTool' is an agent_gym.Tool already"),
     ],
 )

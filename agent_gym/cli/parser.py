@@ -273,11 +273,16 @@ def as_text(value: Any) -> str:
     return str(value) if isinstance(value, str | date) else json.dumps(value, default=str)
 
 
+_LISTED = 60  # names; the trainers' commands have hundreds
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Name the known words that are near, or all of them."""
+    """Name the known words that are near, or all of them, unless they are too many for a line."""
     names = list(dict.fromkeys(name[:2] + name[2:].replace("-", "_") for name in known))
     near = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
-    return f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(names)}"
+    if near:
+        return f"did you mean {', '.join(near)}?"
+    return f"known: {', '.join(names)}" if len(names) <= _LISTED else f"--help lists the {len(names)} known ones"
 
 
 def one_line(error: BaseException) -> str:
