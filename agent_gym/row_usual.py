@@ -1,4 +1,4 @@
-"""Multiple-choice rows in their usual forms, read four times as fast as row_forms.py reads any form.
+"""Multiple-choice rows in their usual forms, read about twice as fast as row_forms.py reads any form.
 
 A question, choices as a list, as the hub's `{"text": [...], "label": [...]}` or as the columns A to D, and an answer
 that is a label or a number: most benchmarks have these. A row with anything else is left to row_forms.py, whose reading
@@ -25,7 +25,6 @@ class Usual(NamedTuple):
     question: str
     choices: tuple[str, ...]  # one column, or one for each
     answer: str
-    index: bool  # whether the answer's column is for labels and numbers only
     used: frozenset[str]
 
 
@@ -40,7 +39,7 @@ def usual_columns(plan: Plan, columns: tuple[str, ...], own: tuple[str, ...]) ->
     if len(plan.choices) > 1 and not all(len(name) == 1 for name in plan.choices):
         return None
     used = frozenset((plan.questions[0], answers[0], *plan.choices))
-    return Usual(plan.questions[0], plan.choices, answers[0], answers[0] in plan.indexes, used)
+    return Usual(plan.questions[0], plan.choices, answers[0], used)
 
 
 def read_usual(row: Mapping[str, Any], usual: Usual, survey: Survey) -> tuple[str, tuple[str, ...]] | None:
@@ -66,7 +65,7 @@ def read_usual(row: Mapping[str, Any], usual: Usual, survey: Survey) -> tuple[st
 
 
 def _texts(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[Sequence[str], Sequence[str]] | None:
-    held = row[columns[0]] if len(columns) == 1 else [row[name] for name in columns]
+    held: Any = row[columns[0]] if len(columns) == 1 else [row[name] for name in columns]
     labels: Any = None
     if type(held) is dict and len(held) == 2:
         held, labels = held.get("text"), held.get("label")
