@@ -44,7 +44,7 @@ def config(tiny_model: str, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--learning_rate", "fast"], "invalid float value: 'fast'"),
+        (["--learning_rate", "fast"], "learning_rate is 'fast'; it must be a number"),
         (["--advantage_estimator", "grop"], "advantage_estimator is 'grop'; allowed: grpo, dr_grpo, rloo, remax"),
         (["--env_kwargs", json.dumps({GSM8K: {"max_turn": 2}})], "no argument 'max_turn' (did you mean 'max_turns'?)"),
         (["--env_id", f"{GSM8K},AgentR1/GSM8K-NoTol-v0"], f"'AgentR1/GSM8K-NoTol-v0'; did you mean {PLAIN}"),
@@ -56,7 +56,7 @@ def config(tiny_model: str, tmp_path: Path) -> Path:
         ("lerning_rate: 1", "unknown key 'lerning_rate'; did you mean learning_rate"),
         ("env: AgentR1/GSM8K-v0", "the task is `env_id`"),
         (f"env_id: [{GSM8K}, {PLAIN}]", "it must be text"),
-        ("max_steps: 3.5", "argument --max_steps/--max-steps: invalid int value: '3.5'"),
+        ("max_steps: 3.5", "max_steps is 3.5; it must be a whole number"),
         ("multi_gpu: 'no'", "multi_gpu is 'no'; allowed: True, False"),
     ],
 )

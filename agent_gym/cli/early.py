@@ -1,8 +1,7 @@
 """The mistakes of a training command that can be found before torch and TRL are imported, which takes seconds.
 
 It reads the command line and its yaml file loosely: values of settings that it knows are checked, all others are left
-to the real parser (train.py). Names of flags are compared with the words that begin a field in the sources of TRL and
-transformers, which are read as text.
+to the real parser (train.py). Names and types of TRL's flags are the ones of its sources, read as text (trl_fields.py).
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import Any, get_args, get_type_hints
 
 from agent_gym.cli.flags import TRAINING, mapping, preset_file, split_command
 from agent_gym.cli.parser import nearest, read_yaml
+from agent_gym.cli.trl_fields import faults, known_fields, types_of
 from agent_gym.dependencies import install_command
 from agent_gym.errors import ConfigError, writing
 from agent_gym.models import check_model
@@ -26,11 +26,6 @@ from agent_gym.registry import resolve_env_id
 from agent_gym.trainers.run_lock import refuse_running
 from agent_gym.trainers.settings import AgentSettings, CriticSettings, check_removed
 
-_SOURCES = {
-    "trl": ("trainer/grpo_config.py", "trainer/sft_config.py", "trainer/base_config.py", "trainer/model_config.py"),
-    "transformers": ("training_args.py",),
-    "accelerate": ("commands/launch.py",),
-}
 _TRACKERS = ("tensorboard", "trackio", "wandb")
 
 
@@ -52,6 +47,7 @@ def check_early(command: str, argv: Sequence[str]) -> dict[str, Any]:
     _check_environment(given)
     if not given.get("tiny"):
         check_model(str(given.get("model_name_or_path") or ""))
+    _check_types(command, given)
     check_numbers(given)
     if given.get("output_dir"):
         check_writable(str(given["output_dir"]))
@@ -76,6 +72,10 @@ def read_command(command: str, argv: Sequence[str]) -> dict[str, Any]:
         if name not in known:
             flags = sorted(f"--{one}" for one in known if not one.startswith("no_"))
             raise ConfigError(f"{command}: unknown argument {'--' + name!r}; {nearest('--' + name, flags)}")
+    for key in content if known else ():
+        if key not in known and key != "env":  # which has an explanation (train.py)
+            names = sorted(one for one in known if not one.startswith("no_"))
+            raise ConfigError(f"{path}: unknown key {key!r}; {nearest(key, names)}")
     return {**content, **words, **({} if preset is None else {"accelerate_config": preset})}
 
 
@@ -92,21 +92,19 @@ def _words(arguments: Sequence[str]) -> Iterator[tuple[str, Any]]:
 
 def _known_flags(command: str) -> set[str]:
     """Return every name that may be a flag, and some more; none if the sources are not where they were."""
+    foreign = known_fields()
+    if not foreign:
+        return set()
     found = {one.name for kind in (TRAINING[command].arguments, _Own) for one in dataclasses.fields(kind)}
-    found |= {"help", "help_all", "config", "accelerate_config", "dry_run", "print_config", "seeds"}
-    for package, files in _SOURCES.items():
-        spec = find_spec(package)
-        if spec is None or spec.origin is None:
-            continue
-        for file in files:
-            try:
-                text = Path(spec.origin).parent.joinpath(file).read_text(encoding="utf-8")
-            except OSError:
-                return set()
-            found |= set(re.findall(r"^    (\w+): ", text, re.MULTILINE))
-            # The flags of accelerate have dashes or underscores; TRL's parser adds `no_` to switches that are on.
-            found |= {flag.replace("-", "_") for flag in re.findall(r'"--([\w-]+)"', text)}
-    return found | {f"no_{name}" for name in found}
+    found |= {"help", "help_all", "config", "accelerate_config", "dry_run", "print_config", "seeds", *foreign}
+    return found | {f"no_{name}" for name in found}  # TRL's parser adds `no_` to switches that are on
+
+
+def _check_types(command: str, given: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for a value that the type of its setting cannot take, ours or TRL's."""
+    own = [one for kind in (TRAINING[command].arguments, _Own) for one in dataclasses.fields(kind)]
+    for fault in faults(given, {**known_fields(), **{one.name: types_of(str(one.type)) for one in own}}):
+        raise ConfigError(fault)
 
 
 def _check_environment(given: Mapping[str, Any]) -> None:

@@ -120,12 +120,17 @@ def _small_tokenizer(images: bool) -> Any:
 
     They hold the words of their worlds. It has two to three characters a token there, and fewer in other texts.
     """
-    require("transformers", "train")
-    from agent_gym.speedrun.tiny import make_tiny_processor, make_tiny_tokenizer
-
+    require("tokenizers", "train")
     (folder,) = import_module("agent_gym.envs").__path__
     texts = [file.read_text(encoding="utf-8") for file in sorted(Path(folder).rglob("*.py"))]
-    return make_tiny_processor(texts, _TOKENS) if images else make_tiny_tokenizer(texts, _TOKENS)
+    if images:
+        require("transformers", "train")
+        from agent_gym.speedrun.tiny import make_tiny_processor
+
+        return make_tiny_processor(texts, _TOKENS)
+    from agent_gym.speedrun.bpe import SmallTokenizer, train_bpe
+
+    return SmallTokenizer(train_bpe(texts, _TOKENS))
 
 
 def load_tokenizer(model: str) -> Any:

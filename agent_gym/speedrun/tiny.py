@@ -14,37 +14,24 @@ than the question.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
 from agent_gym.evaluate.panels import opened_env
 from agent_gym.speedrun import text_of
+from agent_gym.speedrun.bpe import END, PAD, train_bpe
 from agent_gym.testing import play
 
 HEAD = 32  # dimensions of a head
 WIDTH = 96
-PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 IMAGE_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 PATCH, MERGE = 14, 2
-
-
-# The texts that BPE may not split or merge across: the frame of a call with one string argument, the frame of its
-# answer, digits, the tags of an answer, words, and whatever is none of these.
-_FRAMES = (
-    r'<tool_call>\n\{"name": "\w+", "arguments": \{"\w+": "|"\}\}\n</tool_call>|<tool_response>\n|\n</tool_response>'
-    r"|(?:system|user|assistant)\n|</?answer>|\d"
-)
-_WORDS = r" ?[A-Za-z]+"
-_WORDS_NAMES_APART = r"[A-Z][a-z]+| ?[a-z]+|[A-Z]+"
-_REST = r"[^A-Za-z\d\s]|\s"
 
 
 def demonstration_texts(env_id: str, env_kwargs: Mapping[str, Any] | None = None, *, episodes: int = 3000) -> list[str]:
@@ -69,35 +56,8 @@ def demonstration_texts(env_id: str, env_kwargs: Mapping[str, Any] | None = None
 def make_tiny_tokenizer(
     texts: Iterable[str], vocab_size: int = 800, *, names_apart: bool = False, frames: Sequence[str] = ()
 ) -> Any:
-    """Train the tokenizer on texts.
-
-    Args:
-        texts: the texts that it will have to encode.
-        vocab_size: number of tokens; every byte has one, so that any text can be encoded.
-        names_apart: cut capitalised words off from the space before them. A name is then the same tokens after a space
-            and after a quotation mark, and can be copied token by token. It costs a token per name.
-        frames: texts that an environment always writes in the same way; each becomes a separate token, besides the ones
-            of `vocab_size`. Of several that begin at one place the longest counts.
-    """
-    words = _WORDS_NAMES_APART if names_apart else _WORDS
-    core = Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(f"{_FRAMES}|{words}|{_REST}"), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    core.decoder = decoders.ByteLevel()
-    alphabet, special = pre_tokenizers.ByteLevel.alphabet(), [PAD, START, END]
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-    )
-    # Each text represents one conversation, so that its frame is as frequent as it will be.
-    roles = ["system\n", "user\n", "assistant\n"]
-    # BPE sees the text between the frames only, and spends no token on parts of them.
-    between = re.compile("|".join(map(re.escape, sorted(frames, key=len, reverse=True))) or "(?!)")
-    core.train_from_iterator((piece for text in texts for piece in (*between.split(text), *roles)), trainer)
-    core.add_tokens([AddedToken(frame, normalized=False) for frame in frames])
+    """Train the tokenizer on texts; arguments as of `agent_gym.speedrun.bpe.train_bpe`."""
+    core = train_bpe(texts, vocab_size, names_apart=names_apart, frames=frames)
     return PreTrainedTokenizerFast(
         tokenizer_object=core, eos_token=END, pad_token=PAD, chat_template=text_of("chat.jinja"), padding_side="left"
     )
