@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cpu_cost import pytest_configure as pytest_configure  # measures the tests
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))  # its agent is one of the tests
 
