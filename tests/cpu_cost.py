@@ -3,8 +3,8 @@
 Wall-clock time depends on other programs of the machine, CPU time much less. A process that is started by one test and
 ended by another counts where it ends. Tests that are marked slow have no cap.
 
-A file above `CAP_S` is named at the end of a run; the run fails where one takes `MARGIN` times as much. Both grow with the
-time that a fixed piece of work takes on this machine now, so that neither a slow nor a busy machine fails a run.
+A file above `CAP_S` is named at the end of a run; the run fails where one takes `MARGIN` times as much. Both grow with
+the time that a fixed piece of work takes on this machine now, so that neither a slow nor a busy machine fails a run.
 """
 
 from __future__ import annotations

