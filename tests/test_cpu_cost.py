@@ -1,4 +1,4 @@
-"""The plugin that measures tests names the costly ones, with their children, and fails a run above the cap of a file."""
+"""The plugin that measures tests names the costly ones, children included, and fails a run above the cap of a file."""
 
 from __future__ import annotations
 

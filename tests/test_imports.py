@@ -60,11 +60,12 @@ def test_commands_without_a_model_import_no_training_stack(tmp_path: Path) -> No
 
 
 def test_a_script_plays_with_the_tokens_of_the_tokenizer_that_models_get() -> None:
-    from agent_gym.speedrun.bpe import SmallTokenizer, train_bpe
+    from agent_gym.policies.small_tokenizer import SmallTokenizer, train_bpe
+    from agent_gym.speedrun import text_of
     from agent_gym.speedrun.tiny import make_tiny_tokenizer
 
     texts, tools = [Path(__file__).read_text(encoding="utf-8"), "Ünïcode 🙂 <|im_end|>"], [{"function": {"name": "f"}}]
-    small, real = SmallTokenizer(train_bpe(texts, 500)), make_tiny_tokenizer(texts, 500)
+    small, real = SmallTokenizer(train_bpe(texts, 500), text_of("chat.jinja")), make_tiny_tokenizer(texts, 500)
     for text in (*texts, "", " a\n\n<|im_start|>user\nb<|endoftext|>"):
         ids = real.encode(text, add_special_tokens=False)
         assert small.encode(text) == ids

@@ -29,6 +29,7 @@ from agent_gym.policies.vllm import set_environment
 from agent_gym.registry import list_envs
 from agent_gym.rollout import derive_seed
 from agent_gym.rollout.env_threads import shows_images
+from agent_gym.speedrun import text_of
 
 _TOKENS = 4000  # of the tokenizer that is made where no other is given
 # Only to keep a transcript: the template of the server renders the model's prompts. It prints no tools, so that
@@ -128,9 +129,9 @@ def _small_tokenizer(images: bool) -> Any:
         from agent_gym.speedrun.tiny import make_tiny_processor
 
         return make_tiny_processor(texts, _TOKENS)
-    from agent_gym.speedrun.bpe import SmallTokenizer, train_bpe
+    from agent_gym.policies.small_tokenizer import SmallTokenizer, train_bpe
 
-    return SmallTokenizer(train_bpe(texts, _TOKENS))
+    return SmallTokenizer(train_bpe(texts, _TOKENS), text_of("chat.jinja"))
 
 
 def load_tokenizer(model: str) -> Any:

@@ -18,20 +18,13 @@ _SOURCES = {
     "accelerate": ("commands/launch.py",),
 }
 _ENUMERATIONS = ("training_args.py", "trainer_utils.py")  # of transformers
-_TRUTH = {**dict.fromkeys("yes true t y 1".split(), True), **dict.fromkeys("no false f n 0".split(), False)}
-
-
-def _truth(text: str) -> bool:
-    """Read a truth value as the parser of transformers does."""
-    if text.lower() not in _TRUTH:
-        raise ValueError(text)
-    return _TRUTH[text.lower()]
+_TRUTH = "yes true t y 1 no false f n 0".split()  # as the parser of transformers reads them
 
 
 _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "int": (int, "a whole number"),
     "float": (float, "a number"),
-    "bool": (_truth, "true or false"),
+    "bool": (lambda text: _TRUTH.index(text.lower()), "true or false"),
 }
 
 

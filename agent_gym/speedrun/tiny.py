@@ -24,8 +24,8 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate import make_specs
 from agent_gym.evaluate.panels import opened_env
+from agent_gym.policies.small_tokenizer import END, PAD, train_bpe
 from agent_gym.speedrun import text_of
-from agent_gym.speedrun.bpe import END, PAD, train_bpe
 from agent_gym.testing import play
 
 HEAD = 32  # dimensions of a head
@@ -56,7 +56,7 @@ def demonstration_texts(env_id: str, env_kwargs: Mapping[str, Any] | None = None
 def make_tiny_tokenizer(
     texts: Iterable[str], vocab_size: int = 800, *, names_apart: bool = False, frames: Sequence[str] = ()
 ) -> Any:
-    """Train the tokenizer on texts; arguments as of `agent_gym.speedrun.bpe.train_bpe`."""
+    """Train the tokenizer on texts; arguments as of `agent_gym.policies.small_tokenizer.train_bpe`."""
     core = train_bpe(texts, vocab_size, names_apart=names_apart, frames=frames)
     return PreTrainedTokenizerFast(
         tokenizer_object=core, eos_token=END, pad_token=PAD, chat_template=text_of("chat.jinja"), padding_side="left"

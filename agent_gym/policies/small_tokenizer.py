@@ -1,8 +1,4 @@
-"""A small tokenizer made on the spot: byte-level BPE over texts of an environment, and a chat template.
-
-It imports neither torch nor transformers, so that scripts play within a second. tiny.py gives the same vocabulary to
-models.
-"""
+"""A small tokenizer made on the spot, without torch and transformers, so that scripts play within a second."""
 
 from __future__ import annotations
 
@@ -14,8 +10,6 @@ from typing import Any
 from jinja2 import Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-
-from agent_gym.speedrun import text_of
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
@@ -45,12 +39,8 @@ def train_bpe(
     """
     words = _WORDS_NAMES_APART if names_apart else _WORDS
     core = Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(f"{_FRAMES}|{words}|{_REST}"), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    split = pre_tokenizers.Split(Regex(f"{_FRAMES}|{words}|{_REST}"), "isolated")
+    core.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
     core.decoder = decoders.ByteLevel()
     alphabet, special = pre_tokenizers.ByteLevel.alphabet(), [PAD, START, END]
     trainer = trainers.BpeTrainer(
@@ -70,16 +60,15 @@ class SmallTokenizer:
 
     Args:
         core: a vocabulary, as `train_bpe` returns it.
-        chat_template: a Jinja template; default: that of the tiny models, chat.jinja.
+        chat_template: a Jinja template.
     """
 
     name_or_path = "a small tokenizer made here"
     eos_token, pad_token, bos_token_id = END, PAD, None
     all_special_tokens = (END, PAD)
 
-    def __init__(self, core: Tokenizer, chat_template: str | None = None) -> None:
-        self.core = core
-        self.chat_template = text_of("chat.jinja") if chat_template is None else chat_template
+    def __init__(self, core: Tokenizer, chat_template: str) -> None:
+        self.core, self.chat_template = core, chat_template
         self.eos_token_id, self.pad_token_id = map(self.convert_tokens_to_ids, self.all_special_tokens)
         self.all_special_ids = (self.eos_token_id, self.pad_token_id)
         self.added_tokens_decoder = core.get_added_tokens_decoder()
