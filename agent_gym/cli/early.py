@@ -47,7 +47,9 @@ def check_early(command: str, argv: Sequence[str]) -> dict[str, Any]:
     _check_environment(given)
     if not given.get("tiny"):
         check_model(str(given.get("model_name_or_path") or ""))
-    _check_types(command, given)
+    own = [one for kind in (TRAINING[command].arguments, _Own) for one in dataclasses.fields(kind)]
+    for fault in faults(given, {**known_fields(), **{one.name: types_of(str(one.type)) for one in own}}):
+        raise ConfigError(fault)
     check_numbers(given)
     if given.get("output_dir"):
         check_writable(str(given["output_dir"]))
@@ -98,13 +100,6 @@ def _known_flags(command: str) -> set[str]:
     found = {one.name for kind in (TRAINING[command].arguments, _Own) for one in dataclasses.fields(kind)}
     found |= {"help", "help_all", "config", "accelerate_config", "dry_run", "print_config", "seeds", *foreign}
     return found | {f"no_{name}" for name in found}  # TRL's parser adds `no_` to switches that are on
-
-
-def _check_types(command: str, given: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for a value that the type of its setting cannot take, ours or TRL's."""
-    own = [one for kind in (TRAINING[command].arguments, _Own) for one in dataclasses.fields(kind)]
-    for fault in faults(given, {**known_fields(), **{one.name: types_of(str(one.type)) for one in own}}):
-        raise ConfigError(fault)
 
 
 def _check_environment(given: Mapping[str, Any]) -> None:
