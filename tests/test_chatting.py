@@ -189,3 +189,35 @@ def test_a_stream_shows_whole_characters_and_all_of_them(tokenizer: Any, text: s
     assert chat.written() == text and sum(event["kind"] == "text" for event in chat.events) > 1
     pieces = [event["text"] for event in chat.events if event["kind"] == "text"]
     assert "\ufffd" not in "".join(pieces) or "\ufffd" in text
+
+
+def test_a_person_writes_the_world_of_an_environment_without_tools_or_lets_it_speak(tokenizer: Any) -> None:
+    """Bisect: what the policy reads is what it reads in training, whoever wrote it."""
+    chat = Chat(tokenizer, ["3", "2", "1"], "AgentR1/Bisect-v0", system_prompt="")
+    about = chat.conversation.about()
+    assert about["answers"] and not about["tools"] and not about["has_state"]
+    assert chat.say("") == "answer"
+    assert [event["kind"] for event in chat.events if event["kind"] != "text"] == ["world", "turn", "end"]
+    assert chat.events[0]["text"] == about["opening"]
+    assert chat.say(" ") == "answer", "the environment answers the test of commit 3"
+    world = chat.events[0]["text"]
+    assert chat.say("9 left") == "answer", "and then the person does"
+    assert chat.events[0] == {"kind": "person", "text": "9 left"}
+    messages = chat.record()["messages"]
+    assert [message["content"] for message in messages] == [about["opening"], "3", world, "2", "9 left", "1"]
+    assert chat.context() == tokenizer.apply_chat_template(messages, tokenize=False).removesuffix("\n")
+    (row,) = chat.record()["rows"]
+    sources = [source for _, _, source, _ in row["spans"]]
+    assert sources == ["user", "agent", "env", "agent", "user", "agent"]
+
+
+def test_an_episode_that_the_world_ends_is_over(tokenizer: Any) -> None:
+    chat = Chat(tokenizer, ["1"] * 20, "AgentR1/Bisect-v0", system_prompt="")
+    reasons = [chat.say("") for _ in range(12)]
+    assert reasons[0] == "answer" and reasons[-1] == "over"
+    first = reasons.index("over")
+    chat.conversation.reset()
+    for _ in range(first + 1):
+        chat.say("")
+    assert chat.events[-1]["text"] == "the episode is over, out of turns: not solved"
+    assert chat.say("more") == "over"

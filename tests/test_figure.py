@@ -80,6 +80,17 @@ def test_one_seed_has_no_band_and_the_command_says_so(tmp_path: Path, capsys: An
     assert draw_figure(alone, tmp_path / "b.png")[0] == found, "the folder of a run is as good as that of its seeds"
 
 
+def test_a_run_that_ended_at_a_flat_curve_keeps_its_last_policy(tmp_path: Path) -> None:
+    leave(tmp_path, 0, [0.1, 0.2, 0.6])
+    leave(tmp_path, 1, [0.3, 0.4], steps=(0, 20))
+    with pytest.raises(ConfigError, match=r"seed 0 has \[0, 20, 40\], seed 1 has \[0, 20\]"):
+        draw_figure(tmp_path)
+    file = tmp_path / "seed_1" / "results.json"
+    found = json.loads(file.read_text())
+    file.write_text(json.dumps({**found, "dev": {**found["dev"], "flat_at": 20}}))
+    assert draw_figure(tmp_path)[0]["success"][2]["values"] == [0.6, 0.4]
+
+
 def test_what_cannot_be_drawn_is_named(tmp_path: Path, capsys: Any) -> None:
     line = complaint(capsys, "figure", str(nothing := tmp_path / "not a thing"))
     assert (

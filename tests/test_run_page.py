@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from browser import CHROMIUM, Browser
+from cli_tools import complaint
 
 pytest.importorskip("trl")
 
@@ -22,7 +23,7 @@ from agent_gym.cli import view  # noqa: E402
 from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.speedrun.dashboard import watch  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
-from agent_gym.trainers.run_file import LOG, history  # noqa: E402
+from agent_gym.trainers.run_file import FILE, LOG, history, read  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +35,21 @@ def run(tmp_path_factory: Any) -> Path:
     with watch(trainer):
         trainer.train()
     return folder
+
+
+def test_a_program_leaves_the_record_that_a_command_leaves(run: Path, tmp_path: Path, capsys: Any) -> None:
+    about = read(run / FILE)
+    assert (about["command"], about["status"], about["step"], about["max_steps"]) == ("python", "done", 3, 3)
+    assert about["trainer"] == "AgentGRPOTrainer" and about["env"] == ENV
+    assert {"reward", "loss"} <= about["numbers"].keys()
+    assert main(["runs", str(run.parent)]) == 0
+    assert f"{run}  AgentGRPOTrainer  done" in capsys.readouterr().out
+    assert "trained by a program (python " in complaint(capsys, "resume", str(run))
+    trainer = make_trainer(tmp_path, max_steps=1)
+    trainer.training_step = lambda *args: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        trainer.train()
+    assert read(tmp_path / FILE)["status"] == "failed"
 
 
 def links(page: Path) -> set[str]:

@@ -82,7 +82,9 @@ def test_what_cannot_be_gone_on_with_says_why(tmp_path: Path, capsys: Any) -> No
     assert "holds no run.json" in complaint(capsys, "resume", str(tmp_path))
     assert "still running" in complaint(capsys, "resume", str(finished(tmp_path / "a", status="running")))
     assert "no checkpoint yet" in complaint(capsys, "resume", str(finished(tmp_path / "b", status="failed")))
-    assert "which has no checkpoints" in complaint(capsys, "resume", str(finished(tmp_path / "c", command="speedrun")))
+    assert "starts from the beginning each time" in complaint(
+        capsys, "resume", str(finished(tmp_path / "c", command="speedrun"))
+    )
     folder = finished(tmp_path / "my run")
     (folder / "checkpoint-1").mkdir()
     assert f"to train on: agent-gym resume '{folder}' --max_steps N" in complaint(capsys, "resume", str(folder))

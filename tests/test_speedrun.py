@@ -15,12 +15,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
+from cli_tools import complaint  # noqa: E402
 from trainer_tools import distance, weights  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
 
 import agent_gym  # noqa: E402
 from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.cli import start  # noqa: E402
+from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.cli.start import speedrun  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.evaluate import wilson_interval  # noqa: E402
@@ -64,7 +66,7 @@ def test_every_stage_leaves_what_it_should(tmp_path: Path, capfd: pytest.Capture
     assert results == json.loads((tmp_path / "results.json").read_text())
     assert results["engine"] == engine
     policies = ["imitation", "mixture", "GRPO policy"]
-    played = [(name, decoding) for name in policies for decoding in ("greedy", "sampled")]
+    played = [("expert", "-"), *((name, decoding) for name in policies for decoding in ("greedy", "sampled"))]
     assert [(row["policy"], row["decoding"]) for row in results["results"]] == played
     for row in results["results"]:
         assert row["episodes"] == 5 and row["failed"] == 0
@@ -76,7 +78,8 @@ def test_every_stage_leaves_what_it_should(tmp_path: Path, capfd: pytest.Capture
     assert 0.5 * total < sum(seconds.values()) <= total
     assert set(seconds) == {"model", "engine start", "imitation", "evaluation", "GRPO"}
     assert "split test, seed 1. Success with 95% Wilson intervals over distinct prompts." in printed
-    assert results["results"][3]["success"] == 0.0 and "RL has little to compare" in printed
+    assert results["results"][0]["success"] == 1.0 and "GRPO policy minus mixture" in printed
+    assert results["results"][4]["success"] == 0.0 and "RL has little to compare" in printed
     # What helps is printed as a program that runs with this environment (here without the run itself).
     lines = printed.split("numbers and frames are examples):\n")[1].split("\n[")[0]
     program = textwrap.dedent(lines).replace("run_speedrun(replace", "changed = (replace")
@@ -89,10 +92,27 @@ def test_every_stage_leaves_what_it_should(tmp_path: Path, capfd: pytest.Capture
     command = shlex.split(printed.partition("measure it    agent-gym eval ")[2].partition("\n")[0])
     assert command[:-1] == [MINI.env_id, "--model", str(tmp_path / "grpo"), "--env_kwargs"]
     assert json.loads(command[-1]) == MINI.env_kwargs
+    assert f"talk to it    agent-gym chat {MINI.env_id} --model {tmp_path / 'grpo'}" in printed
+
+    # It is a run like any other, and its parts are runs in it.
+    assert main(["runs", str(tmp_path.parent)]) == 0
+    whole, *parts = [line.split()[:4] for line in capfd.readouterr().out.splitlines() if str(tmp_path) in line][:1]
+    assert whole == [str(tmp_path), "speedrun", "done", "3/3"] and not parts
+    assert main(["runs", str(tmp_path)]) == 0
+    rows = {line.split()[0]: line.split()[1:3] for line in capfd.readouterr().out.splitlines()}
+    assert rows["grpo"] == ["AgentGRPOTrainer", "done"] and rows["sft_run"][1] == "done"
+    assert main(["view", str(tmp_path)]) == 0
+    page = Path(capfd.readouterr().out.strip()).read_text()
+    assert f"<h1>{MINI.env_id}, a tiny model, {tmp_path.name}</h1>" in page and "change.html" in page
+    assert "in 3 steps" in page and "agent-gym speedrun --env" in page
+    assert "speedrun, which starts from the beginning each time" in complaint(capfd, "resume", str(tmp_path))
+    assert main(["compare", str(tmp_path), str(tmp_path / "grpo")]) == 0
+    assert "3 tasks paired" in capfd.readouterr().out
 
     assert "The run is over." in (tmp_path / "curve.html").read_text()
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
-    assert "<html" in (tmp_path / "trajectories.html").read_text()
+    page = (tmp_path / "trajectories.html").read_text()
+    assert f"<title>{MINI.env_id}: all 3 validation tasks. Solved, greedy: validation " in page
     for name in ("tiny", "sft", "grpo"):
         AutoModelForCausalLM.from_pretrained(tmp_path / name)
         AutoTokenizer.from_pretrained(tmp_path / name)

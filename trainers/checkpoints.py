@@ -49,6 +49,7 @@ from agent_gym.trainers.public_arguments import public_arguments
 from agent_gym.trainers.rehearsal import rehearse
 from agent_gym.trainers.resumed import best_here, resume_schedule
 from agent_gym.trainers.run_lock import held
+from agent_gym.trainers.run_record import recorded_training
 from agent_gym.trainers.saving import (
     Write,
     aside_name,
@@ -115,6 +116,7 @@ class WholeCheckpoints(ModelUploads):
                     clear_aside(Path(self.args.output_dir), aside_name())
                     rehearse(self, self._files())
                     check_best_metric(self)
+                    stack.enter_context(recorded_training(self))
             if self.is_fsdp_enabled and is_peft_model(self.model):
                 # Adapters are small. For a model with adapters transformers writes a share of the adapters only,
                 # without the critic.

@@ -1,8 +1,8 @@
 """`run.json` in the folder of a run: its command line, its process, its status, its step and its last numbers.
 
 The process that a user has started writes the file at the beginning and at the end. The trainer may be another process;
-it writes its numbers in between, and it writes all its logs into `log.jsonl`. This module imports neither torch nor
-TRL.
+it writes its numbers in between, and it writes all its logs into `log.jsonl`. A speedrun is a run whose parts, such as
+`grpo`, are runs in folders inside its folder. This module imports neither torch nor TRL.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.public import public
-from agent_gym.trainers.run_lock import held
+from agent_gym.trainers.run_lock import announced_run, held
 from agent_gym.untrusted import LeftOut, Values, count, finite, misfit, number, parse_json, read_json
 
 FILE, LOG = "run.json", "log.jsonl"
+RL_PART = "grpo"
+"""The part of a speedrun that trains by reinforcement learning, as the name of its folder."""
 _SHAPE = {
     "command?": str,
     "argv?": [str],
@@ -29,6 +31,10 @@ _SHAPE = {
     "host?": str,
     "pid?": lambda pid: count(pid) and pid < 1 << 31,
     "status?": str,
+    "run?": str,
+    "trainer?": str,
+    "env?": str,
+    "model?": str,
     "started?": lambda time: number(time) and 0 <= time < 1 << 37,
     "ended?": number,
     "step?": count,
@@ -45,12 +51,15 @@ def recorded(command: str, argv: Sequence[str], folder: str | Path, meeting: str
     The yielded dict may get the exit code as `code`, which is 0 by default. `meeting` is the address at which the
     machines of a run meet, if it has several. Raises `ConfigError` if another run trains into the folder.
     """
-    with held(folder, announced=True, meeting=meeting):
-        yield from _recorded(command, argv, Path(folder, FILE))
+    with held(folder, announced=True, meeting=meeting), recording(command, argv, Path(folder, FILE)) as outcome:
+        yield outcome
 
 
-def _recorded(command: str, argv: Sequence[str], path: Path) -> Iterator[dict[str, int]]:
+@contextmanager
+def recording(command: str, argv: Sequence[str], path: Path) -> Iterator[dict[str, int]]:
+    """Write the file of a run whose folder this process holds (`run_lock.held`); yields what `recorded` does."""
     about = {"command": command, "argv": [*argv], "cwd": os.getcwd(), "host": platform.node(), "pid": os.getpid()}
+    about |= {"run": run} if (run := announced_run()) else {}
     write(path, {**about, "status": "running", "started": time.time()})
     status, outcome = "failed", dict[str, int]()
     try:
@@ -63,8 +72,26 @@ def _recorded(command: str, argv: Sequence[str], path: Path) -> Iterator[dict[st
         write(path, {**read(path), "status": status, "ended": time.time()})
 
 
+def of_this_run(folder: str | Path) -> bool:
+    """Return whether the folder's file is that of the announced run to which this process belongs."""
+    about = read(Path(folder, FILE))
+    return about.get("status") == "running" and about.get("run") == (announced_run() or "none is announced")
+
+
+def add(folder: str | Path, facts: Mapping[str, Any]) -> None:
+    """Add facts to the file of a run."""
+    path = Path(folder, FILE)
+    write(path, {**read(path), **facts})
+
+
+def rl_part(folder: Path) -> Path:
+    """Return the folder of a run's reinforcement learning: a part of a speedrun, and of other runs their folder."""
+    part = folder / RL_PART
+    return part if read(folder / FILE).get("command") == "speedrun" and part.is_dir() else folder
+
+
 def note(folder: str | Path, step: int, max_steps: int, logs: Mapping[str, Any]) -> None:
-    """Add the step and the last numbers of a run, if its folder has the file; a run of a Python program has none."""
+    """Add the step and the last numbers of a run, if its folder has the file."""
     path = Path(folder, FILE)
     if about := read(path):
         numbers = {name: float(logs[name]) for name in _NUMBERS if name in logs}

@@ -55,6 +55,11 @@ def held(folder: str | Path, *, announced: bool = False, meeting: str = "") -> I
         _release(path, descriptor)
 
 
+def announced_run() -> str:
+    """Return the name of the announced run to which this process belongs, "" for none."""
+    return os.environ.get(_VARIABLE, "")
+
+
 def refuse_running(folder: str | Path) -> None:
     """Raise `ConfigError` if another run holds the lock of a folder; the call makes and keeps nothing."""
     with suppress(OSError):

@@ -15,7 +15,7 @@ from typing import Any
 from tqdm import tqdm
 
 from agent_gym.cli.parser import CommandParser, json_object, left_out, read_settings
-from agent_gym.cli.view import check_new, named, read_files
+from agent_gym.cli.view import check_new, is_run, last_evaluation, named, read_files
 from agent_gym.errors import ConfigError, write_whole, writing
 from agent_gym.evaluate import summarize
 from agent_gym.evaluate.cards import differences, read_cards, terms
@@ -46,7 +46,10 @@ _ENDING = (
 def compare(argv: Sequence[str]) -> int:
     """Compare runs on the tasks that they share: differences with 95% intervals and paired tests."""
     parser = CommandParser("compare", compare.__doc__)
-    help_text = "trajectory files of `eval` or `rollout`; the first policy in the first file is what others are held to"
+    help_text = (
+        "trajectory files of `eval` or `rollout`, or folders of runs, whose last evaluations count; others are held "
+        "to the first policy in the first file"
+    )
     parser.flag("files FILE.jsonl", help_text, nargs="+")
     parser.flag("--anyway", "also compare what by its cards is not comparable; the output says so", action="store_true")
     parser.flag("--json", "print the comparisons as JSON", action="store_true")
@@ -76,7 +79,7 @@ def compare(argv: Sequence[str]) -> int:
 
 
 def _read_runs(files: Sequence[str]) -> list[Run]:
-    parts = [(name, with_cards(read_runs(read_files([file]), name), file)) for name, file in named(files)]
+    parts = [(name, _read_run(name, file)) for name, file in named(files)]
     policies = [policy for _, part in parts for policy in {run.policy for run in part}]
     # A policy that several files have is named with the file.
     return [
@@ -84,6 +87,12 @@ def _read_runs(files: Sequence[str]) -> list[Run]:
         for name, part in parts
         for run in part
     ]
+
+
+def _read_run(name: str, file: str) -> list[Run]:
+    if is_run(Path(file)):
+        return read_runs(read_files(last_evaluation(Path(file))), name)
+    return with_cards(read_runs(read_files([file]), name), file)
 
 
 def _pairs(runs: Sequence[Run]) -> Iterator[tuple[Run, Run]]:

@@ -1,4 +1,4 @@
-'''`agent-gym play`: a person plays an environment; `agent-gym chat`: a person talks to a policy that uses its tools.
+'''`agent-gym play`: a person plays an environment, or watches a model; `agent-gym chat`: a person talks to a policy.
 
 In a game the person reads the policy's prompts and writes in the policy's place. Only three things are added: a short
 form for tool calls (`/calculator 48/2` becomes the environment's own wire format, and is shown as such), `/expert`,
@@ -8,11 +8,12 @@ which plays the expert's next move, and text of several lines between two lines 
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 import threading
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +21,10 @@ import gymnasium
 
 from agent_gym.chat import text_of
 from agent_gym.cli.parser import CommandParser, Flag, natural, positive
-from agent_gym.errors import ConfigError, require
+from agent_gym.errors import ConfigError, RolloutError, require
 from agent_gym.rollout import make_env
 from agent_gym.tool_results import counted_raises
+from agent_gym.untrusted import harmless
 
 if TYPE_CHECKING:
     from agent_gym.serve.conversation import Conversation
@@ -39,13 +41,20 @@ _FENCE = '"""'
 
 
 def play(argv: Sequence[str]) -> int:
-    """Play one episode yourself: read the task, write your turns, see the rewards."""
+    """Play one episode yourself, or with --model watch a model: the task, the turns, the rewards."""
     parser = CommandParser("play", play.__doc__)
     parser.add_env()
     parser.add_env_kwargs()
     _add_task(parser.flag, "split to take the task from; default: the environment's own")
     parser.flag("--seed", "seed of the episode; default: a new one each time", type=natural)
+    flag = parser.add_model("who plays instead of you")
+    flag("--temperature", "of the sampling; 0 is greedy", type=float, default=0.0)
+    flag("--max_turn_tokens N", "tokens sampled per turn", type=positive, default=1024)
+    flag("--max_tokens N", "tokens of the episode", type=positive, default=8192)
+    parser.set_defaults(concurrency=1)
     arguments = parser.parse(argv)
+    if arguments.model or arguments.endpoint:
+        return _watch(arguments)
     wanted = {"split": arguments.split, "index": arguments.index}
     options = {key: value for key, value in wanted.items() if value is not None}
     env = make_env(arguments.env_id, arguments.env_kwargs)
@@ -54,6 +63,42 @@ def play(argv: Sequence[str]) -> int:
         _game(env, arguments.seed, options)
     env.close()
     return 0
+
+
+def _watch(arguments: Namespace) -> int:
+    """Let a model play one episode, and print it as a person would have seen it."""
+    from agent_gym.cli.engine import open_model
+    from agent_gym.rollout import Budget, EpisodeSpec, Runner
+
+    env_id, env_kwargs = arguments.env_id, arguments.env_kwargs
+    arguments.seed = secrets.randbelow(1 << 30) if arguments.seed is None else arguments.seed
+    spec = EpisodeSpec(env_id, env_kwargs, seed=arguments.seed, split=arguments.split, index=arguments.index)
+    env = make_env(env_id, env_kwargs)  # before a model is loaded: the mistakes in these arguments are cheap to find
+    env.reset(seed=spec.seed, options=spec.options)
+    env.close()
+    tokenizer, policy = open_model(arguments, env_id, arguments.max_tokens)
+    budget = Budget(max_turn_tokens=arguments.max_turn_tokens, max_tokens=arguments.max_tokens)
+    with closing(policy), closing(Runner(policy, tokenizer, budget, workers=1)) as runner:
+        (episode,) = runner.run([spec], temperature=arguments.temperature)
+    print(f"{env_id}, played by {arguments.model or arguments.endpoint}\ntask {episode.task_id}")
+    for message in episode.initial_messages:
+        print(f"--- {message['role']}\n{harmless(text_of(message['content']))}")
+    for step in episode.steps:
+        print(f"--- policy\n{harmless(step.action)}")
+        print(end=f"--- world\n{harmless(step.observation)}\n" if step.observation else "")
+        print(f"reward {step.reward:+.2f}{_terms(step.reward_terms)}")
+    end = "failed" if episode.failure else episode.truncation or "done"
+    turns = "1 turn" if len(episode.steps) == 1 else f"{len(episode.steps)} turns"
+    solved = "solved" if episode.success else "not solved"
+    print(f"{end}: {solved}, reward {episode.reward:+.2f}, {turns}")
+    if episode.failure:
+        raise RolloutError(f"the episode failed: {harmless(episode.failure)}")
+    return 0
+
+
+def _terms(terms: Mapping[str, float]) -> str:
+    text = ", ".join(f"{name} {value:+.2f}" for name, value in terms.items())
+    return f" ({text})" if text else ""
 
 
 def _add_task(flag: Flag, split_text: str) -> None:
@@ -94,8 +139,7 @@ def _game(env: gymnasium.Env[str, str], seed: int | None, options: dict[str, Any
         total, turns = total + float(reward), "1 turn" if turn == 1 else f"{turn} turns"
         if observation:
             print(f"--- world\n{observation}")
-        terms = ", ".join(f"{name} {value:+.2f}" for name, value in info["reward_terms"].items())
-        print(f"reward {reward:+.2f}" + (f" ({terms})" if terms else ""), flush=True)
+        print(f"reward {reward:+.2f}{_terms(info['reward_terms'])}", flush=True)
         if terminated or truncated:
             end = "out of turns" if truncated else "done"
             print(f"{end}: {'solved' if info['is_success'] else 'not solved'}, reward {total:+.2f}, {turns}")
@@ -170,7 +214,7 @@ def tool_call(env: gymnasium.Env[str, str], tools: Mapping[str, Mapping[str, Any
 
 
 def chat(argv: Sequence[str]) -> int:
-    """Talk to a policy that uses an environment's tools: your words take the place of its task."""
+    """Talk to a policy: your words take the place of its task, and without tools those of the world."""
     parser = CommandParser("chat", chat.__doc__)
     parser.add_env()
     parser.add_model("who answers")("--temperature", "of the sampling; 0 is greedy", type=float, default=0.0)
@@ -203,13 +247,14 @@ def chat(argv: Sequence[str]) -> int:
 def _conversation(arguments: Namespace) -> Iterator[Conversation]:
     from agent_gym.cli.engine import open_model
     from agent_gym.rollout import EpisodeSpec
-    from agent_gym.serve.conversation import ChatLimits, Conversation
+    from agent_gym.serve.conversation import ChatLimits, Conversation, first_prompt
 
     limits = ChatLimits(arguments.max_turn_tokens, arguments.max_tokens, arguments.max_turns)
     env_id, env_kwargs, seed = arguments.env_id, arguments.env_kwargs, arguments.seed
     spec = EpisodeSpec(env_id, env_kwargs, seed=seed, split=arguments.split, index=arguments.index)
     # Before a model is loaded: the mistakes in these arguments are cheap to find.
-    make_env(env_id, env_kwargs).close()
+    with closing(make_env(env_id, env_kwargs)) as env:
+        first_prompt(env, spec)
     tokenizer, policy = open_model(arguments, env_id, limits.tokens)
     env = make_env(env_id, env_kwargs, tokenizer)
     try:

@@ -66,18 +66,24 @@ def runs(argv: Sequence[str]) -> int:
     if not order:
         say(f"no runs in {root}: no folder there holds a {FILE}")
         return 0
-    head = ("RUN", "COMMAND", "STATUS", "STEP", "REWARD", "SUCCESS", "CHECKPOINT", "STARTED")
-    table: list[tuple[str, ...]] = [head]
+    table: list[tuple[str, ...]] = [("RUN", "COMMAND", "STATUS", "STEP", "REWARD", "SUCCESS", "CHECKPOINT", "STARTED")]
+    outer = {one: next((above for above in one.parents if above in known), None) for one in order}
     for folder in order:
-        about, last = known[folder], _last_checkpoint(folder)
-        numbers = about.get("numbers", {})
-        step = f"{about['step']}/{about.get('max_steps', '?')}" if "step" in about else "-"
-        started = time.strftime("%Y-%m-%d %H:%M", time.localtime(about.get("started", 0.0)))
-        shown = [f"{numbers[name]:.3f}" if name in numbers else "-" for name in ("reward", "eval_success")]
-        saved = "-" if last is None else str(last)
-        table.append((str(folder), str(about.get("command")), status_of(about), step, *shown, saved, started))
+        if outer[folder] is None:
+            table.append(_row(folder, str(folder), known[folder]))
+            parts = sorted((one for one in order if outer[one] == folder), key=lambda one: known[one].get("started", 0))
+            table += [_row(one, f"  {one.relative_to(folder)}", known[one]) for one in parts]
     say(align(table, numbers={3, 4, 5, 6}))
     return 0
+
+
+def _row(folder: Path, name: str, about: Mapping[str, Any]) -> tuple[str, ...]:
+    last, numbers = _last_checkpoint(folder), about.get("numbers", {})
+    step = f"{about['step']}/{about.get('max_steps', '?')}" if "step" in about else "-"
+    started = time.strftime("%Y-%m-%d %H:%M", time.localtime(about.get("started", 0.0)))
+    shown = [f"{numbers[name]:.3f}" if name in numbers else "-" for name in ("reward", "eval_success")]
+    command = str(about.get("trainer", "python") if about.get("command") == "python" else about.get("command"))
+    return name, command, status_of(about), step, *shown, "-" if last is None else str(last), started
 
 
 def resume(argv: Sequence[str]) -> int:
@@ -102,6 +108,15 @@ def resume(argv: Sequence[str]) -> int:
             f"{arguments.folder} was running on {about.get('host')}, as process {about.get('pid')}, and two processes "
             f"must not train in one folder; if it is gone: {again} --resume_from_checkpoint true"
         )
+    if command == "python":
+        program = shlex.join(["python", *about["argv"]])
+        raise ConfigError(
+            f"{arguments.folder} was trained by a program ({program:.200}): start it again, with "
+            "trainer.train(resume_from_checkpoint=True) in it"
+        )
+    if command == "speedrun":
+        start = shlex.join(["agent-gym", "speedrun", *about["argv"]])
+        raise ConfigError(f"{arguments.folder} is a speedrun, which starts from the beginning each time: {start}")
     if command not in ("grpo", "ppo", "sft"):
         raise ConfigError(f"{arguments.folder} is a run of {command}, which has no checkpoints: start it again")
     if _last_checkpoint(folder) is None:

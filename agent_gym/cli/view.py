@@ -17,7 +17,7 @@ from agent_gym.cli.parser import CommandParser, check_output, left_out, positive
 from agent_gym.cli.runs import status_of
 from agent_gym.errors import ConfigError, require, write_whole, writing
 from agent_gym.rollout import read_trajectories, scan_trajectories
-from agent_gym.trainers.run_file import FILE, LOG, history, read
+from agent_gym.trainers.run_file import FILE, LOG, history, read, rl_part
 from agent_gym.untrusted import read_json
 from agent_gym.viewer import render_html
 from agent_gym.viewer.curve import render_run, trajectory_files
@@ -170,6 +170,18 @@ def is_run(folder: Path) -> bool:
     return any((folder / name).exists() for name in (FILE, LOG, "trajectories"))
 
 
+def last_evaluation(folder: Path) -> list[Path]:
+    """Return the files of a run's last evaluation.
+
+    Raises:
+        ConfigError: if the run keeps none.
+    """
+    files = trajectory_files(rl_part(folder))
+    if not (steps := [step for mode, step in files if mode == "eval"]):
+        raise ConfigError(f"{folder} holds no episodes of an evaluation: train with eval_strategy and trajectories")
+    return files["eval", steps[-1]]
+
+
 _TRAINING_SHAPE = {"training?": {"spent?": dict, "settings?": dict, "versions?": dict}}
 
 
@@ -184,12 +196,19 @@ def training_of(folder: Path) -> dict[str, Any]:
     return dict(card.get("training", {}))
 
 
+def title_of(folder: Path) -> str:
+    """Return the heading of a run's page: its environment, its model and its folder, as far as they are known."""
+    about = read(folder / FILE)
+    known = [about.get("env", ""), Path(about.get("model", "")).name]
+    return ", ".join([*filter(None, known), folder.resolve().name])
+
+
 class RunPage:
     """The pages of one run, read anew each time."""
 
     def __init__(self, folder: Path, title: str | None = None, most: int | None = None) -> None:
-        self.folder, self.title = folder, title or folder.resolve().name
-        self.files = trajectory_files(folder)
+        self.folder, self.title = folder, title or title_of(folder)
+        self.files = trajectory_files(rl_part(folder))
         trained = [key for key in self.files if key[0] == "train"]
         for key in trained[:-most] if most else ():
             del self.files[key]
@@ -199,7 +218,7 @@ class RunPage:
         about = read(self.folder / FILE, left_out=left_out)
         if about:
             about["status"] = status_of(about)
-        training = training_of(self.folder)
+        training = training_of(rl_part(self.folder))
         return render_run(self.title, about, training, history(self.folder), self.files, address)
 
     def episodes(self, name: str) -> str:

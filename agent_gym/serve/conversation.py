@@ -1,11 +1,13 @@
-"""A conversation: a person, a policy, and the tools of an environment.
+"""A conversation: a person, a policy, and the environment of its training.
 
 The person's words take the place of the task's question, so that the prompt is as in training: the environment's system
 prompt, its tools and its wire format. A turn without a tool call goes to the person, whose next words continue the same
-context. Nothing is scored. A listener gets everything while it happens, as JSON-ready events:
+context. In an environment without tools the person writes the world's answers, and an empty text lets the environment
+write them itself. Nothing is scored. A listener gets everything while it happens, as JSON-ready events:
 
     kind      further keys
     person    text: the person's words
+    world     text: the environment's own words
     text      text: a piece of the policy's turn
     turn      calls: of the turn that is now complete, each with name, arguments and error
     results   results: the tools' answers, each with text and error, one per call where they can be separated;
@@ -20,7 +22,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import dropwhile
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 
@@ -61,6 +63,22 @@ class ChatLimits:
             raise ConfigError(f"the limits of a chat must be at least 1, got {self}")
 
 
+def text_env(env: gymnasium.Env[str, str], spec: EpisodeSpec) -> TextEnv:
+    """Return the environment without its wrappers; `ConfigError` for one that a chat cannot use."""
+    if not isinstance(env.unwrapped, TextEnv):
+        raise ConfigError(f"{spec.env_id} is a {type(env.unwrapped).__name__}; a chat needs an agent_gym.TextEnv")
+    return env.unwrapped
+
+
+def first_prompt(env: gymnasium.Env[str, str], spec: EpisodeSpec) -> dict[str, Any]:
+    """Begin the task of a chat, and return the `info` of its reset; `ConfigError` where a chat cannot show it."""
+    text_env(env, spec)
+    _, info = env.reset(seed=spec.seed, options=spec.options)
+    if images_of(info["messages"]):
+        raise ConfigError(f"{spec.env_id} shows images, which a chat does not: agent-gym play {spec.env_id} --model M")
+    return info
+
+
 class _Stop(Exception):
     pass
 
@@ -74,7 +92,7 @@ class Conversation:
 
     `spec` names the task into whose world the tools of the environment look, and the seeds. A `temperature` of 0 is
     greedy. One thread talks; `stop` may be called by any other, or by a signal handler. `ConfigError` for an
-    environment that is not a `ToolEnv` or shows images, or a task that does not exist.
+    environment that is not a `TextEnv` or shows images, or a task that does not exist.
     """
 
     def __init__(
@@ -87,13 +105,12 @@ class Conversation:
         *,
         temperature: float = 0.0,
     ) -> None:
-        if not isinstance(env.unwrapped, ToolEnv):
-            raise ConfigError(f"{spec.env_id} is a {type(env.unwrapped).__name__}; a chat needs an agent_gym.ToolEnv")
-        self._env, self._tools = env, env.unwrapped
+        self._env, self._world = env, text_env(env, spec)
         self._policy, self._renderer, self._spec = policy, ChatRenderer.of(tokenizer), spec
-        self._tools.renderer = self._renderer
+        self._world.renderer = self._renderer
+        self._tools = self._world if isinstance(self._world, ToolEnv) else None
         # A room or a page has to be seen before anything can be asked about it; a question may be any.
-        self._has_state = type(self._tools).state_prompt is not TextEnv.state_prompt
+        self._has_state = self._tools is not None and type(self._tools).state_prompt is not TextEnv.state_prompt
         self._limits, self._temperature = limits or ChatLimits(), temperature
         self._stopped = threading.Event()
         self._requests = 0
@@ -101,26 +118,24 @@ class Conversation:
 
     def reset(self) -> None:
         """Forget the conversation, and begin the task's world anew."""
-        _, info = self._env.reset(seed=self._spec.seed, options=self._spec.options)
-        if images_of(info["messages"]):
-            raise ConfigError(
-                f"{self._spec.env_id} shows images, which a chat does not: use agent-gym rollout and view"
-            )
+        info = first_prompt(self._env, self._spec)
         *before, question = info["messages"]
         self._opening = str(question["content"])
         stop, task_id = tuple(info["stop"]), info["task_id"]
         self._episode = LiveEpisode(self._spec, messages=before, tools=info["tools"], stop=stop, task_id=task_id)
         self._answers: list[Message] = []  # of the world, to the policy's last turn
         self._words: list[Message] = []  # of the person, after these
-        self._over = False
+        self._over, self._outcome = False, ""
+        self._answered = 0  # turns of the policy that the environment has answered itself
 
     def about(self) -> dict[str, Any]:
         """Return the facts that a person should know first, JSON-ready.
 
         Its keys are env_id, tools (function schemas), opening, which is the environment's own question or the
-        state that it begins with, and has_state, which of the two it is.
+        state that it begins with, has_state, which of the two it is, and answers, whether an empty text lets the
+        environment speak.
         """
-        about = {"env_id": self._spec.env_id, "tools": self._episode.tools}
+        about = {"env_id": self._spec.env_id, "tools": self._episode.tools, "answers": self._tools is None}
         return {**about, "opening": self._opening, "has_state": self._has_state}
 
     def stop(self) -> None:
@@ -128,30 +143,60 @@ class Conversation:
         self._stopped.set()
 
     def say(self, text: str, listener: Listener) -> None:
-        """Add the person's words and let the policy answer; `listener` gets the events."""
+        """Add the person's words and let the policy answer; `listener` gets the events.
+
+        In an environment without tools an empty text lets the environment speak.
+        """
         self._stopped.clear()
         text = text.encode("utf-8", "replace").decode()  # no tokenizer takes half of a surrogate pair
         begin, episode = time.perf_counter(), self._episode
         before, sampled = len(episode.steps), episode.sampled_tokens
-        listener({"kind": "person", "text": text})
         reason, why = "over", ""
+        if text.strip() or self._tools is not None or self._over:
+            listener({"kind": "person", "text": text})
         if not self._over:
-            state = f"{self._opening}\n\n" if self._has_state and not episode.steps else ""
-            self._words = [{"role": "user", "content": state + text}]
-            episode.messages += self._words
-            self._write_end()
             try:
-                reason = self._turns(listener)
+                said = self._add_words(text) if text.strip() or self._tools is not None else self._let_speak(listener)
+                reason, why = (self._turns(listener), "") if said else ("over", self._outcome)
             except AgentGymError as error:
                 what = "environment" if isinstance(error, EnvFailure) else "engine"
                 reason, why = "failed", f"the {what} failed: {error}"
-            if len(episode.steps) == before:  # the policy did not answer
-                episode.messages.pop()
+            if len(episode.steps) == before and not self._over:  # the policy did not answer
+                del episode.messages[len(episode.messages) - len(self._words) :]
                 self._words = []
                 self._write_end()
         seconds = round(time.perf_counter() - begin, 3)
         episode.seconds += seconds
         listener(self.end(reason, why, seconds, episode.sampled_tokens - sampled))
+
+    def _add_words(self, text: str) -> bool:
+        state = f"{self._opening}\n\n" if self._has_state and not self._episode.steps else ""
+        self._words = [{"role": "user", "content": state + text}]
+        self._episode.messages += self._words
+        self._write_end()
+        return True
+
+    def _let_speak(self, listener: Listener) -> bool:
+        """Let the environment begin, or answer the policy's last turn; return whether the policy is to act again."""
+        episode = self._episode
+        if not episode.steps:
+            said = self._words = [{"role": "user", "content": self._opening}]
+        elif self._answers:  # it has answered already, and the policy could not go on
+            return True
+        else:
+            step = episode.steps[-1]
+            reply = self._world.respond(step.action)
+            self._answered, step.error = self._answered + 1, reply.error
+            truncated = not reply.terminated and self._answered >= self._world.max_turns
+            self._over = reply.terminated or truncated
+            solved = "solved" if reply.success else "not solved"
+            self._outcome = f"the episode is over{', out of turns' if truncated else ''}: {solved}"
+            self._answers, _ = self._world.as_messages(reply)
+            said = self._answers
+        listener({"kind": "world", "text": "\n".join(str(message["content"]) for message in said)})
+        episode.messages += said
+        self._write_end()
+        return not self._over
 
     def end(self, reason: str, why: str = "", seconds: float = 0.0, sampled: int = 0) -> dict[str, Any]:
         """Return the event "end"; `why` says more than the reason."""
@@ -182,12 +227,12 @@ class Conversation:
             if generation is None:
                 return "stopped"
             action = self._add_turn(generation)
-            calls = self._tools.parser.parse(action) if self._tools.tools else []
+            calls = self._tools.parser.parse(action) if self._tools and self._tools.tools else []
             shown = [{"name": call.name, "arguments": call.arguments, "error": call.error} for call in calls]
             listener({"kind": "turn", "calls": shown})
             if not calls:
                 return "length" if generation.finish_reason == "length" else "answer"
-            self._use_tools(action, len(calls), listener)
+            self._use_tools(cast(ToolEnv, self._tools), action, len(calls), listener)
             if self._over or self._stopped.is_set():
                 return "over" if self._over else "stopped"
         return "turns"
@@ -230,15 +275,15 @@ class Conversation:
             listener({"kind": "text", "text": text[len(pieces.shown) :]})
         return finished[0]
 
-    def _use_tools(self, action: str, calls: int, listener: Listener) -> None:
+    def _use_tools(self, tools: ToolEnv, action: str, calls: int, listener: Listener) -> None:
         begin = time.perf_counter()
-        reply = self._tools.respond(action)
+        reply = tools.respond(action)
         seconds = time.perf_counter() - begin
         step = self._episode.steps[-1]
         step.tool_calls = [call.record for call in reply.tool_calls]
         step.error, step.env_seconds = reply.error, seconds
         step.metrics = dict(reply.metrics)
-        self._answers, _ = self._tools.as_messages(reply)
+        self._answers, _ = tools.as_messages(reply)
         self._episode.messages += self._answers
         self._write_end()
         self._over = reply.terminated
@@ -263,14 +308,14 @@ class Conversation:
         world = [*self._answers, *self._words]
         if not episode.steps:
             episode.rows[:] = [Row()] if world else []
-            ids = renderer.prompt(episode.messages, self._tools.template_tools) if world else []
+            ids = renderer.prompt(episode.messages, self._world.template_tools) if world else []
         else:
             step, row = episode.steps[-1], episode.rows[-1]
             row.cut(step.stop)
             step.observation = "\n".join(str(message["content"]) for message in world)
             sampled = row.token_ids[step.start :]
-            if not (self._tools.inline and self._answers) or sampled[-1] in renderer.eos_token_ids:
-                tools, past = self._tools.template_tools, self._past(len(world))
+            if not (self._world.inline and self._answers) or sampled[-1] in renderer.eos_token_ids:
+                tools, past = self._world.template_tools, self._past(len(world))
                 ids = renderer.reply(sampled, world, tools=tools, past=past) if world else []
             else:
                 ids = renderer.inline_reply(sampled, self._answers[0]["content"])

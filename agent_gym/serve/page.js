@@ -37,15 +37,24 @@ const SHOW = {
     $("tools").querySelector("summary").textContent = tools.length ? "Tools: " + tools.map((tool) => tool.name).join(", ") : "No tools";
     $("tools").querySelector("ul").replaceChildren(...tools.map((tool) =>
       el("li", "", el("b", "", tool.name), "(" + Object.keys(tool.parameters.properties || {}).join(", ") + "): " + tool.description)));
-    $("opening").querySelector("h2").textContent = event.has_state ? "The world as it is" : "The environment would ask, for example";
+    state.answers = event.answers;
+    $("opening").querySelector("h2").textContent = event.answers ? "The environment begins"
+      : event.has_state ? "The world as it is" : "The environment would ask, for example";
+    $("text").placeholder = event.answers ? "Enter alone lets the environment speak; your words take its place" : "Enter sends, Escape stops";
     $("opening").querySelector("pre").textContent = event.opening;
-    $("opening").querySelector("button").hidden = event.has_state;
+    $("opening").querySelector("button").hidden = event.has_state || event.answers;
     $("status").textContent = "";
     busy(false);
   },
   person(event) {
     state.turn = null;
     add(el("div", "person", event.text));
+    busy(true);
+    $("status").textContent = "";
+  },
+  world(event) {
+    state.turn = null;
+    add(el("div", "world", event.text));
     busy(true);
     $("status").textContent = "";
   },
@@ -104,7 +113,7 @@ async function post(path, content) {
 
 async function say() {
   const text = $("text").value;
-  if (!text.trim() || state.busy) return;
+  if ((!text.trim() && !state.answers) || state.busy) return;
   if (await post("say", { text })) $("text").value = "";
 }
 
@@ -133,7 +142,7 @@ function plain(key, value) {
 const source = new EventSource("events");
 source.onmessage = (message) => {
   const event = JSON.parse(message.data, plain);
-  if (event.kind === "person") follows = true;
+  if (event.kind === "person" || event.kind === "world") follows = true;
   SHOW[event.kind](event);
   if (follows) MAIN.scrollTop = MAIN.scrollHeight;
 };

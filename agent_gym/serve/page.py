@@ -91,7 +91,7 @@ class ChatServer(Server):
 
     def _say(self, request: dict[str, Any]) -> dict[str, Any]:
         text = request.get("text")
-        if not isinstance(text, str) or not text.strip():
+        if not isinstance(text, str) or not (text.strip() or self._conversation.about()["answers"]):
             raise HTTPException(400, "text must be a text, and not empty")
         return self._order(text)
 

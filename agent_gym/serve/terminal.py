@@ -46,7 +46,10 @@ class ChatTerminal:
         tools = ", ".join(tool["function"]["name"] for tool in about["tools"]) or "no tools"
         self._print(f"{about['env_id']} ({tools}), played by {self._model}", "bold")
         before = "the world as it is" if about["has_state"] else "the environment would ask, for example"
+        before = "the environment begins" if about["answers"] else before
         self._print(f"{before}:\n{harmless(about['opening'])}", "dim")
+        if about["answers"]:
+            self._print("Enter lets the environment speak, and words of yours take the place of its words", "dim")
         self._print("/help lists the commands", "dim")
         interrupted = False
         while True:
@@ -65,7 +68,7 @@ class ChatTerminal:
             interrupted = False
             if command.startswith("/"):
                 self._command(*command.partition(" ")[::2])
-            elif command:
+            elif command or about["answers"]:
                 with _interrupts(self._conversation.stop) as interrupts:
                     self._conversation.say(line or "", self.show)
                 interrupted = bool(interrupts)
@@ -74,6 +77,8 @@ class ChatTerminal:
         kind = event["kind"]
         if kind == "text":
             self._console.out(harmless(event["text"]), end="", highlight=False)
+        elif kind == "world":
+            self._print(harmless(event["text"]), "green")
         elif kind == "turn":
             self._print("")
             for call in event["calls"]:

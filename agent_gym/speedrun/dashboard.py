@@ -25,7 +25,6 @@ from rich.table import Table
 from rich.text import Text
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
-from agent_gym.trainers.run_file import log, note
 from agent_gym.viewer.curve import curve_of, render_curve
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -93,7 +92,7 @@ def display(console: Console) -> Iterator[list[TrainerCallback]]:
 
 @contextmanager
 def reporters(args: Any) -> Iterator[list[TrainerCallback]]:
-    """Yield the callbacks that show a run: the display on a terminal, else a line per log on stderr; and its numbers.
+    """Yield the callbacks that show a run: the display on a terminal, else a line per log on stderr.
 
     `args` are the settings of any trainer of transformers. With `disable_tqdm` nothing is displayed.
     """
@@ -104,10 +103,10 @@ def reporters(args: Any) -> Iterator[list[TrainerCallback]]:
         def line(text: str) -> None:
             print(f"[{time.perf_counter() - begin:7.1f}s] {text}", file=sys.stderr, flush=True)
 
-        yield [StepLines(line), RunNumbers()]
+        yield [StepLines(line)]
         return
     with display(console) as shown:
-        yield [*shown, RunNumbers()]
+        yield shown
 
 
 class StepLines(TrainerCallback):
@@ -130,14 +129,6 @@ class StepLines(TrainerCallback):
             self._log(f"{step}reward {logs['reward']:.3f}{failed}  turns {logs['episode/turns']:.2f}  {times}")
         elif "loss" in logs and "mean_token_accuracy" in logs:  # of SFT: not its last log, nor GRPO without a rollout
             self._log(f"{step}loss {float(logs['loss']):.3f}")
-
-
-class RunNumbers(TrainerCallback):
-    """Writes step and last numbers into run.json, for `agent-gym runs`."""
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-        if state.is_world_process_zero:
-            note(args.output_dir, state.global_step, state.max_steps, logs or {})
 
 
 class Dashboard(TrainerCallback):
@@ -207,15 +198,12 @@ def trend(values: Sequence[float]) -> str:
 
 
 class LiveCurve(TrainerCallback):
-    """Writes curve.html at each log of a trainer, and the log itself into log.jsonl of its run."""
+    """Writes curve.html at each log of a trainer."""
 
     def __init__(self, folder: str | Path | None = None, title: str | None = None) -> None:
         self._folder, self._title = folder, title
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-        if state.is_world_process_zero:
-            Path(args.output_dir).mkdir(parents=True, exist_ok=True)
-            log(args.output_dir, state.global_step, logs or {})
         self._write(args, state, running=True)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

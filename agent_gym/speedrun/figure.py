@@ -73,23 +73,41 @@ def over_runs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             if kind[key] != value:
                 values = f"seed {runs[0]['seed']} has {value}, seed {run['seed']} has {kind[key]}"
                 raise ConfigError(f"the runs differ in their {_WORDS.get(key, key)}: {values}; draw runs of one preset")
-    evaluations = [run["dev"]["evaluations"] for run in runs]
+    evaluations = _as_long(runs)
+    steps = [record["step"] for record in max(evaluations, key=len)]
     called = any(record["tool_calls"] for of_run in evaluations for record in of_run)
     series = {
         name: [over([record[name] for record in at_step], name) for at_step in zip(*evaluations, strict=True)]
         for name in ("success", "tool_calls" if called else "turns", "tokens")
     }
     lines = [_lines(run) for run in runs]
-    found = kinds[0] | {"seeds": [run["seed"] for run in runs], **series}
+    found = kinds[0] | {"seeds": [run["seed"] for run in runs], "steps": steps, **series}
     return found | {"lines": {name: over([of_run[name] for of_run in lines], "success") for name in lines[0]}}
+
+
+def _as_long(runs: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Return the evaluations of each run; a run that ended at a flat curve keeps its last policy to the longest's end.
+
+    Raises:
+        ConfigError: if the runs were evaluated at different steps.
+    """
+    all_of = [list(run["dev"]["evaluations"]) for run in runs]
+    longest = max(all_of, key=len)
+    steps, seed = [record["step"] for record in longest], runs[all_of.index(longest)]["seed"]
+    for run, mine in zip(runs, all_of, strict=True):
+        ended = len(mine) if run["dev"].get("flat_at") is not None else len(steps)
+        if (own := [record["step"] for record in mine]) != steps[:ended]:
+            values = f"seed {seed} has {steps}, seed {run['seed']} has {own}"
+            raise ConfigError(f"the runs differ in their steps: {values}; draw runs of one preset")
+        mine += [{**mine[-1], "step": step} for step in steps[ended:]]
+    return all_of
 
 
 def _kind(run: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that are equal in runs drawn as one."""
     dev = run["dev"]
     kind = {"preset": run["preset"], **{key: dev[key] for key in ("split", "tasks", "decoding")}}
-    steps = [record["step"] for record in dev["evaluations"]]
-    return {**kind, "steps": steps, "start": dev["start"], "lines": list(_lines(run))}
+    return {**kind, "start": dev["start"], "lines": list(_lines(run))}
 
 
 def _lines(run: Mapping[str, Any]) -> dict[str, float]:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import random
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -46,13 +47,14 @@ from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.engine import build_policy, named_weights
 from agent_gym.trainers.grpo import AgentGRPOTrainer
 from agent_gym.trainers.patience import Patience
-from agent_gym.trainers.run_file import FILE, LOG
-from agent_gym.trainers.sft import train_sft
+from agent_gym.trainers.run_file import FILE, LOG, RL_PART, add, read, recorded
+from agent_gym.trainers.run_record import RunNumbers
+from agent_gym.trainers.sft import expert_episodes, train_sft
 from agent_gym.trainers.tasks import task_dataset
 from agent_gym.viewer import write_html
 from agent_gym.viewer.curve import trajectory_files
 
-RL, MORE_SFT = "GRPO policy", "more SFT"
+EXPERT, RL, MORE_SFT = "expert", "GRPO policy", "more SFT"
 
 
 def run_speedrun(
@@ -130,11 +132,23 @@ def settings_of(preset: Preset) -> dict[str, Any]:
     return json.loads(json.dumps(asdict(preset), default=str))
 
 
+def task_of(record: Mapping[str, Any]) -> str:
+    """Return the task of a trajectory record, by which evaluations are paired."""
+    spec = record["spec"]
+    return json.dumps([record.get("task_id"), spec.get("split"), spec.get("index"), spec.get("member")], default=str)
+
+
+def read_tasks(files: Sequence[Path]) -> list[str]:
+    """Return the tasks of trajectory files, each once."""
+    return list(dict.fromkeys(task_of(record) for file in files for record in read_trajectories(file)))
+
+
 def own_name(controls: Controls) -> str:
     """The name of self-imitation in the results."""
     return f"best-of-{controls.best_of} self-imitation"
 
 
+SHOWN = 100  # tasks on the page of trajectories, at most
 RARE = 0.02  # of the episodes; where fewer succeed, rare.txt is the advice
 
 
@@ -155,8 +169,22 @@ class Speedrun:
         print(f"[{time.perf_counter() - self.begin:6.1f}s] {text}", flush=True)
 
     def run(self) -> dict[str, Any]:
+        if read(self.folder / FILE).get("command") != "speedrun":  # an earlier speedrun here is replaced
+            refuse_used(self.folder / RL_PART, marks=(FILE,))
+        with recorded("speedrun", self._words(), self.folder):
+            add(self.folder, {"env": self.preset.env_id, "model": self.preset.model or "a tiny model"})
+            return self._run()
+
+    def _words(self) -> list[str]:
+        """Return the words of the command that repeats this speedrun."""
+        name = next((name for name, known in PRESETS.items() if known == self.preset), None)
+        env = ["--env", self.preset.env_id, "--env_kwargs", json.dumps(dict(self.preset.env_kwargs), default=str)]
+        engine = [] if self.use_vllm is None else ["--engine", "vllm" if self.use_vllm else "transformers"]
+        where = ["--seed", str(self.seed), "--output_dir", str(self.folder)]
+        return [*(env if name is None else ["--preset", name]), *where, *engine]
+
+    def _run(self) -> dict[str, Any]:
         preset = self.preset
-        refuse_used(self.folder / "grpo", marks=(FILE,))
         self.log(f"{preset.env_id}, seed {self.seed}")
         source = None if preset.model is None else model_source(preset.model)
         if source is None:
@@ -165,6 +193,8 @@ class Speedrun:
             with self._timed("model"):
                 source = str(make(self.folder / "tiny", preset.env_id, preset.env_kwargs, **options))
         sft = self.open(source)
+        if preset.imitation and not preset.controls:
+            self._evaluate_expert()
         for phase, settings in zip(preset.imitation, sft, strict=True):
             self.log(f"{phase.name}: the expert plays {phase.episodes} episodes, then {phase.steps} steps of SFT")
             with self._timed("imitation"):
@@ -185,6 +215,8 @@ class Speedrun:
         used = self.train()
         if preset.controls:
             self._control(preset.controls, used)
+        else:
+            self.more["differences"] = tables.differences(self.runs, [(RL, self.dev["start"])])
         self.policy.close()  # so that the next run in this process has the memory
         return self._report()
 
@@ -195,7 +227,7 @@ class Speedrun:
         gpu = preset.model is not None and torch.cuda.is_available()
         device = {"use_cpu": False, "bf16": True} if gpu else {}
         self.args = AgentGRPOConfig(
-            str(self.folder / "grpo"),
+            str(self.folder / RL_PART),
             seed=self.seed,
             use_vllm=self.use_vllm,
             eval_strategy="steps",
@@ -276,6 +308,16 @@ class Speedrun:
                 played = f"success {result} {tests}, {tables.tool_calls(result.metrics):.2f} tool calls per episode"
                 self.log(f"{name}, {decoding}: {played}")
 
+    def _evaluate_expert(self) -> None:
+        """Let the environment's expert play the test tasks: the level that imitation can reach."""
+        played: list[Episode] = []
+        where = (self.preset.env_id, self.preset.env_kwargs, self.tokenizer)
+        tasks: dict[str, Any] = {"split": self.preset.test_split, "episodes": self.preset.test_tasks}
+        with self._timed("evaluation"):
+            expert_episodes(*where, **tasks, seed=self.seed, budget=self.args.budget, on_end=played.append)
+        self.rows.append((EXPERT, "-", summarize(played)))
+        self.log(f"{EXPERT}: success {self.rows[-1][-1]} test tasks")
+
     def _evaluate_control(self, name: str, model: Any) -> None:
         """Play the test tasks, and the dev tasks as the evaluations during RL do."""
         self._evaluate(name, model)
@@ -289,8 +331,8 @@ class Speedrun:
         """Train the policy by GRPO, evaluate it, and return the seconds of the steps."""
         preset, clock = self.preset, StepClock(self.clock)
         # An earlier speedrun here, perhaps of another preset and of more steps, would be taken for a part of this one.
-        run = self.folder / "grpo"
-        for file in [run / LOG, *itertools.chain.from_iterable(trajectory_files(run).values())]:
+        run = self.folder / RL_PART
+        for file in [self.folder / LOG, run / LOG, *itertools.chain.from_iterable(trajectory_files(run).values())]:
             file.unlink(missing_ok=True)
         train, dev = (
             task_dataset(preset.env_id, preset.env_kwargs, split=split, tasks=count, seed=self.seed)
@@ -304,7 +346,7 @@ class Speedrun:
             eval_dataset=dev,
             policy=self.policy,
             processing_class=self.tokenizer,
-            callbacks=[StepLines(self.log), clock, *patience],
+            callbacks=[StepLines(self.log), RunNumbers(self.folder), clock, *patience],
         )
         title = f"{preset.env_id}: GRPO, {preset.dev_split} tasks, seed {self.seed}"
         with self._timed("GRPO"), watch(trainer, folder=self.folder, title=title, show=True):
@@ -373,7 +415,7 @@ class Speedrun:
         train_sft(model, self.tokenizer, rows, self.endless, train_on=train_on, callbacks=callbacks)
 
     def _report(self) -> dict[str, Any]:
-        page = write_html(self.folder / "trajectories.html", self._trajectories(), "Speedrun trajectories")
+        page = write_html(self.folder / "trajectories.html", *self._trajectories())
         results = {
             "preset": self.preset.env_id,
             "seed": self.seed,
@@ -395,15 +437,41 @@ class Speedrun:
         print(f"\nmodel         {self.folder / 'grpo'}\ncurve         {picture}, curve.html")
         print(f"trajectories  {page}\nnumbers       {self.folder / 'results.json'}")
         # A model that has learned without the system prompt plays badly with it.
-        given = ("--model", str(self.folder / "grpo"), "--env_kwargs", json.dumps(dict(self.preset.env_kwargs)))
-        print(f"measure it    {shlex.join(['agent-gym', 'eval', self.preset.env_id, *given])}")
+        given = ("--model", str(self.folder / RL_PART), "--env_kwargs", json.dumps(dict(self.preset.env_kwargs)))
+        for name, command in (("measure it", "eval"), ("talk to it", "chat")):
+            print(f"{name:<14}{shlex.join(['agent-gym', command, self.preset.env_id, *given])}")
+        print(f"see the run   {shlex.join(['agent-gym', 'view', str(self.folder)])}")
         return results
 
-    def _trajectories(self) -> dict[str, Any]:
-        """The evaluation before RL and the last one, which the page shows side by side."""
-        found = sorted((self.folder / "grpo" / "trajectories").glob("eval_*.jsonl"))
-        ends = {"before RL": found[:1], "after RL": found[-1:]}
-        return {name: list(itertools.islice(read_trajectories(*files), 48)) for name, files in ends.items() if files}
+    def _trajectories(self) -> tuple[dict[str, Any], str]:
+        """Return the evaluations before RL and after it, which the page shows side by side, and the page's title.
+
+        Of more than `SHOWN` tasks a sample is drawn: the first tasks of an environment may be its easiest.
+        """
+        found = trajectory_files(self.folder / RL_PART)
+        steps = [step for mode, step in found if mode == "eval"]
+        tasks = read_tasks(found["eval", steps[0]]) if steps else []
+        chosen = set(random.Random(self.seed).sample(tasks, min(SHOWN, len(tasks))))
+        ends = {"before RL": steps[:1], "after RL": steps[-1:]}
+        records = {
+            name: [one for file in found["eval", at[0]] for one in read_trajectories(file) if task_of(one) in chosen]
+            for name, at in ends.items()
+            if at
+        }
+        which = f"all {len(tasks)}" if len(chosen) == len(tasks) else f"{len(chosen)} of {len(tasks)}, drawn by chance,"
+        return records, f"{self.preset.env_id}: {which} {self.dev['split']} tasks. {self._headline()}"
+
+    def _headline(self) -> str:
+        """Say in one line how often the first and the last policy solve all tasks of the two splits."""
+        first, last = self.dev["evaluations"][0], self.dev["evaluations"][-1]
+        found = {(name, decoding): result.success for name, decoding, result in self.rows}
+        start, decoding = self.dev["start"], self.dev["decoding"]
+        ends = {
+            self.dev["split"]: (first["success"], last["success"]),
+            self.preset.test_split: (found[start, decoding], found[RL, decoding]),
+        }
+        parts = [f"{split} {before:.1%} to {after:.1%}" for split, (before, after) in ends.items()]
+        return f"Solved, {decoding}: {', '.join(parts)}"
 
     def _table(self) -> str:
         title = f"{self.preset.env_id}, split {self.preset.test_split}, seed {self.seed}."
@@ -411,7 +479,8 @@ class Speedrun:
         parts.append(tables.policies(self.rows, rewards=self.preset.controls is not None))
         if self.preset.controls:
             used = (f"{name} {seconds:.1f}" for name, seconds in self.more["used_seconds"].items())
-            parts += [tables.differences_table(self.more["differences"]), f"Seconds of training: {', '.join(used)}."]
+            parts.append(f"Seconds of training: {', '.join(used)}.")
+        parts.insert(2, tables.differences_table(self.more["differences"]))
         total = time.perf_counter() - self.begin
         split = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in self.seconds.items())
         return "\n\n".join([*parts, f"{self.rows[0][2].episodes} tasks. {total:.0f} s in all: {split}."])

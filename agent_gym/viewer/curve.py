@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,7 @@ _SERIES = {
     "sampled tokens": "episode/tokens",
     "entropy": "entropy",
 }
+_IMITATION = {"loss": "loss", "accuracy of the next token": "mean_token_accuracy"}
 """The curves of training, by their names in the logs."""
 _POINT = {"eval_success", "eval_success_low", "eval_success_high"}
 _CALLS = re.compile("tool/.*/calls")
@@ -92,6 +94,12 @@ def curve_of(history: Sequence[Mapping[str, Any]]) -> tuple[list[CurvePoint], di
         for name, tasks in sets.items()
     }
     series |= {label: [(log["step"], log[key]) for log in training if key in log] for label, key in _SERIES.items()}
+    if series["training reward"] == series["training success"]:
+        del series["training reward"]  # the reward is the success, and one curve shows both
+    if not training and not points:
+        series |= {
+            label: [(log["step"], log[key]) for log in history if key in log] for label, key in _IMITATION.items()
+        }
     used = {log["step"]: [value for name, value in log.items() if _CALLS.fullmatch(name)] for log in training}
     series["tool calls"] = [(step, sum(calls)) for step, calls in used.items() if calls]
     return [points[step] for step in sorted(points)], {label: values for label, values in series.items() if values}
@@ -139,6 +147,26 @@ def curve_panels(
     return panels
 
 
+def _spacing(low: float, high: float) -> float:
+    """Return 1, 2, 2.5 or 5 times a power of ten, of which up to five fit between two numbers."""
+    rough = (high - low) / 4
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(times * power for times in (1, 2, 2.5, 5, 10) if times * power >= rough * (1 - 1e-9))
+
+
+def round_ends(low: float, high: float) -> tuple[float, float]:
+    """Return the round numbers around two numbers."""
+    spacing = _spacing(low, high)
+    return math.floor(low / spacing + 1e-9) * spacing, math.ceil(high / spacing - 1e-9) * spacing
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Return the round numbers from one number to another."""
+    spacing = _spacing(low, high)
+    first, last = math.ceil(low / spacing - 1e-9), math.floor(high / spacing + 1e-9)
+    return [number * spacing for number in range(first, last + 1)]
+
+
 class _Scale:
     def __init__(self, first: float, last: float, low: float, high: float) -> None:
         if last == first:
@@ -147,6 +175,7 @@ class _Scale:
         if high == low:
             half = max(0.5, abs(low) / 1e6)
             low, high = low - half, high + half
+        low, high = round_ends(low, high)
         self.first, self.last, self.low, self.high = first, last, low, high
 
     def x(self, step: float) -> float:
@@ -169,15 +198,15 @@ class _Scale:
 
     def panel(self, head: str, drawn: str, percent: bool = False) -> str:
         marks = []
-        for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
-            value = self.low + share * (self.high - self.low)
-            step = self.first + share * (self.last - self.first)
-            name, y = f"{value:.0%}" if percent else f"{value:.3g}", self.y(value)
+        for value in ticks(self.low, self.high):
+            name, y = f"{value:.0%}" if percent else f"{value:.4g}", self.y(value)
             marks.append(
                 f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - 10}" y1="{y:.1f}" y2="{y:.1f}"/>'
                 f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{name}</text>'
-                f'<text x="{self.x(step):.1f}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{step:g}</text>'
             )
+        for step in ticks(self.first, self.last):
+            anchor = "end" if self.x(step) > _WIDTH - 30 else "middle"
+            marks.append(f'<text x="{self.x(step):.1f}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{step:g}</text>')
         label = head.split(" <small>")[0]
         role = "group" if "<a " in drawn else "img"  # an image has no links in it
         box = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" role="{role}" aria-label="{label} over training steps"'
@@ -206,8 +235,7 @@ def render_run(
 
     Args:
         name: heading.
-        about: the content of run.json; may be empty, as for a run that a Python program started. Its `status` is the
-            true one.
+        about: the content of run.json; may be empty, as for a run of an older version. Its `status` is the true one.
         card: the entry `training` of card.json; may be empty.
         history: the logs, by step.
         files: see `trajectory_files`.
@@ -226,7 +254,7 @@ def render_run(
         return None if played is None else address(f"train_{played}")
 
     baseline = points[0] if points and points[0].step == 0 else None
-    panels = [_facts(about, history), _episodes(files, address)]
+    panels = [_headline(points), _facts(about, history), _episodes(files, address)]
     panels += curve_panels(points, below=below, baseline=baseline, evaluated=of_evaluation, trained=of_training)
     numbers = [(key, value) for log in history for key, value in log.items() if isinstance(value, int | float)]
     latest = {key: value for key, value in numbers if key.startswith(_LATEST)}
@@ -237,15 +265,23 @@ def render_run(
     return plain_page(name, panels, running=about.get("status") == "running")
 
 
+def _headline(points: Sequence[CurvePoint]) -> str:
+    """Say from where to where the success on held-out tasks went, and in how many steps."""
+    if len(points) < 2:
+        return ""
+    first, last = points[0], points[-1]
+    text = f"{_HELD_OUT}: {first.success:.0%} to {last.success:.0%} in {last.step - first.step:g} steps"
+    return f'<p class="headline">{text}</p>'
+
+
 def _facts(about: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> str:
     step = about.get("step", max((log["step"] for log in history), default=0))
     of = f" of {about['max_steps']}" if "max_steps" in about else ""
     words = [f"{about['status']}, " if "status" in about else "", f"step {step}{of}"]
-    command = (
-        shlex.join(["agent-gym", about["command"], *public(about["argv"])])
-        if {"command", "argv"} <= about.keys()
-        else ""
-    )
+    command = ""
+    if {"command", "argv"} <= about.keys():
+        by = ["python"] if about["command"] == "python" else ["agent-gym", about["command"]]
+        command = shlex.join([*by, *public(about["argv"])])
     return f"<p>{html.escape(''.join(words))}</p>" + (f"<pre>{html.escape(command)}</pre>" if command else "")
 
 
