@@ -22,7 +22,7 @@ from agent_gym.trainers.run_file import FILE, add, log, note, of_this_run, recor
 def recorded_training(trainer: Any) -> Iterator[None]:
     """Record a training in the folder of its run; only the first process of a run calls this."""
     folder = Path(str(trainer.args.output_dir))
-    if not any(type(known) is RunNumbers for known in trainer.callback_handler.callbacks):
+    if not any(isinstance(one, RunNumbers) and one.folder is None for one in trainer.callback_handler.callbacks):
         trainer.add_callback(RunNumbers())
     if of_this_run(folder):
         add(folder, facts_of(trainer))
@@ -56,11 +56,11 @@ class RunNumbers(TrainerCallback):
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
-        self._folder = folder
+        self.folder = folder
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            folder = Path(self._folder or args.output_dir)
+            folder = Path(self.folder or args.output_dir)
             folder.mkdir(parents=True, exist_ok=True)
             log(folder, state.global_step, logs or {})
             note(folder, state.global_step, state.max_steps, logs or {})

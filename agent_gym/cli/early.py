@@ -17,6 +17,7 @@ from tempfile import TemporaryFile
 from typing import Any, get_args, get_type_hints
 
 from agent_gym.cli.flags import TRAINING, mapping, preset_file, split_command
+from agent_gym.cli.names import meant
 from agent_gym.cli.parser import nearest, read_yaml
 from agent_gym.cli.trl_fields import faults, known_fields, types_of
 from agent_gym.dependencies import install_command
@@ -73,7 +74,8 @@ def read_command(command: str, argv: Sequence[str]) -> dict[str, Any]:
     for name in words if known else ():
         if name not in known:
             flags = sorted(f"--{one}" for one in known if not one.startswith("no_"))
-            raise ConfigError(f"{command}: unknown argument {'--' + name!r}; {nearest('--' + name, flags)}")
+            env, value = str({**content, **words}.get("env_id", "")).partition("=")[0], str(words[name])
+            raise ConfigError(f"{command}: unknown argument {'--' + name!r}; {meant('--' + name, flags, env, value)}")
     for key in content if known else ():
         if key not in known and key != "env":  # which has an explanation (train.py)
             names = sorted(one for one in known if not one.startswith("no_"))

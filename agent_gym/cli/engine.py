@@ -17,6 +17,7 @@ import numpy as np
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.cli.parser import announce, nearest
+from agent_gym.data import MODELS
 from agent_gym.env import TextEnv
 from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate.panels import opened_env
@@ -68,6 +69,7 @@ class Player(NamedTuple):
 def find_players(arguments: argparse.Namespace, env_ids: Sequence[str]) -> list[Player]:
     """Resolve `--policy`, `--expert` and `--model`: each of them in each environment."""
     players = []
+    _models_as_policies(arguments)
     for name in dict.fromkeys(arguments.policy or (["expert"] if arguments.expert else ["model"])):
         if name in SCRIPTS:
             for env_id in dict.fromkeys(env_ids):  # before others play for hours
@@ -87,6 +89,19 @@ def find_players(arguments: argparse.Namespace, env_ids: Sequence[str]) -> list[
         shown = model if name == "model" else f"{model} ({name})"
         players += [Player(shown, "model", asked, env_id) for asked, env_id in played.items()]
     return players
+
+
+def _models_as_policies(arguments: argparse.Namespace) -> None:
+    """Take `--policy MODEL` for `--model MODEL`: a folder, a hub id or the name of a prepared model."""
+    others = (name for name in arguments.policy if name not in (*SCRIPTS, "model"))
+    named = [name for name in others if "/" in name or name in MODELS or Path(name).is_dir()]
+    models = dict.fromkeys([*([arguments.model] if arguments.model else []), *named])
+    if named and len(models) > 1:
+        raise ConfigError(
+            f"{', '.join(models)} are several models: play one at a time, with --output, and compare them"
+        )
+    arguments.model = next(iter(models), None) if named else arguments.model
+    arguments.policy = ["model" if name in named else name for name in arguments.policy]
 
 
 def variant(env_id: str, policy: str) -> str:

@@ -38,9 +38,11 @@ def rollout(argv: Sequence[str]) -> int:
     parser.flag("--group_size G", "attempts per task", type=positive, default=1)
     parser.flag("--split", "split to take the tasks from, its first one first", default="train")
     parser.flag("--temperature", "of the sampling; 0 is greedy", type=float, default=1.0)
-    parser.set_defaults(policy=[], panel=None)  # `eval` has flags for them
+    help_text = "who plays: expert, random, a model, or a variant of the environment, as --policy of eval"
+    parser.flag("--policy NAME", help_text, nargs=1, default=[])
+    parser.set_defaults(panel=None)  # `eval` has a flag for it
     _add_playing(parser, "trajectories.jsonl")
-    arguments = parser.parse(argv)
+    arguments = _numbered(parser.parse(argv))
     named = [arguments.env_id] if arguments.env_id else []
     (env_id,), arguments.env_kwargs = use_agent(named, arguments.env_kwargs, arguments)
     (player,) = find_players(arguments, [env_id])
@@ -79,12 +81,12 @@ def evaluate(argv: Sequence[str]) -> int:
     parser.flag("--metrics NAME", help_text, nargs="+", default=[])
     parser.flag("--json", "print the results as JSON", action="store_true")
     help_text = (
-        "who plays, one or several: expert, random, model (the default), or the model with a variant of the "
-        "environment, such as direct, naive-rag or react for AgentR1/HotpotQA-v0"
+        "who plays, one or several: expert, random, model (the default), a folder or hub id in place of --model, or "
+        "the model with a variant of the environment, such as direct, naive-rag or react for AgentR1/HotpotQA-v0"
     )
     parser.flag("--policy NAME", help_text, nargs="+", default=[])
     _add_playing(parser)
-    arguments = parser.parse(argv)
+    arguments = _numbered(parser.parse(argv))
     env_ids, arguments.env_kwargs = use_agent(arguments.env_id, arguments.env_kwargs, arguments)
     players = find_players(arguments, env_ids)
     played = dict.fromkeys(player.env_id for player in players)
@@ -114,6 +116,13 @@ def evaluate(argv: Sequence[str]) -> int:
         if known and name not in known:
             raise ConfigError(f"--metrics {name}: no environment here has such a measure; {nearest(name, known)}")
     return 0
+
+
+def _numbered(arguments: argparse.Namespace) -> argparse.Namespace:
+    """Take `--tasks N` for `--episodes N`; of an agent it is the file of its tasks."""
+    if str(arguments.tasks or "").isdecimal() and not Path(arguments.tasks).exists():
+        arguments.episodes, arguments.tasks = positive(arguments.tasks), None
+    return arguments
 
 
 def _add_playing(parser: CommandParser, output: str | None = None) -> None:

@@ -17,6 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
+from agent_gym.cli.names import environment_first
 from agent_gym.cli.parser import as_text, json_object, take_option, with_underscores
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.settings import GROUPS, AgentSettings, CriticSettings, choices
@@ -58,6 +59,7 @@ class Environment:
         """Arguments of the environment as JSON: '{"data": "gsm8k.jsonl"}'. With several environments, of all of """
         """them, or of each by its id: '{"AgentR1/GSM8K-v0": {"max_turns": 4}}'.""",
     )
+    protocol: str | None = _argument(None, "The environment's argument protocol: play as a paper or framework does.")
     train_split: str = _argument("train", "Split to train on.")
     train_tasks: int | None = _argument(None, "Train on the first N tasks of each environment; default: all.")
 
@@ -68,7 +70,8 @@ class Environment:
     @property
     def kwargs(self) -> dict[str, Any]:
         """The environment's arguments; yaml gives a mapping, the command line a text."""
-        return mapping("env_kwargs", self.env_kwargs)
+        own = {} if self.protocol is None else {"protocol": self.protocol}
+        return {**mapping("env_kwargs", self.env_kwargs), **own}
 
 
 @dataclass
@@ -152,9 +155,11 @@ TRAINING = {
 
 def split_command(argv: Sequence[str]) -> tuple[str | None, str | None, list[str]]:
     """Part a command line: `--accelerate_config`, `--config`, and the rest, where a first word is the environment."""
-    arguments = with_underscores(argv)
+    arguments = environment_first(with_underscores(argv))
     if arguments and not arguments[0].startswith("-"):
         arguments.insert(0, "--env_id")
+    model, arguments = take_option(arguments, "--model")
+    arguments += [] if model is None else ["--model_name_or_path", model]
     preset, arguments = take_option(arguments, "--accelerate_config")
     path, arguments = take_option(arguments, "--config")
     return preset, path, arguments

@@ -170,7 +170,7 @@ def add_agent(parser: CommandParser) -> None:
     flag = parser.group("an agent that is not an environment's (docs/gateway.md)")
     flag("--agent PLACE", "module:function of an agent")
     flag("--agent_command TEXT", "or a program, with {name} for fields of a task")
-    flag("--tasks FILE", "its tasks, where no environment gives them")
+    flag("--tasks FILE", "its tasks, where no environment gives them; a number N is as --episodes N")
     flag("--reward PLACE", "module:function of their reward")
 
 

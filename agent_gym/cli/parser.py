@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from agent_gym.cli.names import environment_first, meant
 from agent_gym.errors import ConfigError, one_of, require, writing
 from agent_gym.registry import resolve_env_id
 from agent_gym.row_columns import checked_columns
@@ -73,6 +74,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def add_env_kwargs(self, help_text: str = "arguments of the environment") -> None:
         self.flag("--env_kwargs JSON", help_text, type=json_object, default={})
+        self.flag("--protocol NAME", "the environment's argument protocol: play as a paper or framework does")
 
     def add_model(self, title: str) -> Flag:
         """Add the group of flags for the model that plays, and return a function that adds more to it."""
@@ -88,15 +90,22 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse the command line over the yaml file that it names, if any."""
-        arguments = with_underscores(argv)
+        arguments, actions = with_underscores(argv), {action.dest: action for action in self._actions}
+        if "env_id" in actions:
+            arguments = environment_first(arguments)
         path, arguments = take_option(arguments, "--config")
         if path is not None:
             arguments = self._from_yaml(path) + arguments
         known, unknown = self.parse_known_args(arguments)
+        env_id = getattr(known, "env_id", None)
         if unknown:
-            flags = [flag for action in self._actions for flag in action.option_strings]
-            raise ConfigError(f"{self.command}: unknown argument {unknown[0]!r}; {nearest(unknown[0], flags)}")
-        if (env_id := getattr(known, "env_id", None)) is not None:
+            flags, value = [flag for action in self._actions for flag in action.option_strings], [*unknown, "..."][1]
+            env = env_id[0] if isinstance(env_id, list) and env_id else env_id
+            cure = meant(unknown[0], flags, env if isinstance(env, str) else None, value)
+            raise ConfigError(f"{self.command}: unknown argument {unknown[0]!r}; {cure}")
+        if protocol := getattr(known, "protocol", None):
+            known.env_kwargs = {**known.env_kwargs, "protocol": protocol}
+        if env_id is not None:
             known.env_id = [*map(resolve_env_id, env_id)] if isinstance(env_id, list) else resolve_env_id(env_id)
         return known
 

@@ -6,11 +6,13 @@ the flags off a command's help.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import io
 import json
 import re
+import shutil
 import textwrap
 from collections.abc import Sequence
 
@@ -18,7 +20,7 @@ from agent_gym.cli.parser import CommandParser, add_engine, announce, seed_list
 from agent_gym.dependencies import install_command
 from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate.report import align
-from agent_gym.registry import entries, resolve_env_id
+from agent_gym.registry import EnvEntry, entries, resolve_env_id
 
 _PRESETS = "cpu gpu alfworld bargain bisect bisect512 hotpotqa maze retool smollm2 support webshop zero".split()
 """The names in speedrun/presets.toml, which are read after the arguments."""
@@ -53,13 +55,26 @@ def list_envs(argv: Sequence[str]) -> int:
     if parser.parse(argv).json:
         print(json.dumps([dataclasses.asdict(entry) for entry in entries()], indent=2, default=dict))
         return 0
-    rows = [("ID", "TASK", "TOOLS", "EXTRA")]
-    for entry in entries():
-        summary = f"{entry.summary} ({entry.needs})" if entry.needs else entry.summary
-        tools = textwrap.shorten(", ".join(entry.tools) or "-", 40, placeholder=" ...")
-        rows.append((entry.id, summary, tools, entry.extra or "-"))
-    print(f"{align(rows)}\n\nAn extra: {install_command('NAME')}. Data and arguments of one: agent-gym info ID")
+    print(_table_of(entries(), shutil.get_terminal_size((80, 24)).columns))
+    print(f"\nAn extra: {install_command('NAME')}. Data and arguments of one: agent-gym info ID")
     return 0
+
+
+def _table_of(shown: Sequence[EnvEntry], width: int) -> str:
+    """Return the environments as a table, or where that is wider than the terminal as a list of two columns."""
+    rows = [("ID", "TASK", "TOOLS", "EXTRA")]
+    for entry in shown:
+        summary = f"{entry.summary} ({entry.needs})" if entry.needs else entry.summary
+        rows.append((entry.id, summary, ", ".join(entry.tools) or "-", entry.extra or "-"))
+    if max(map(len, (table := align(rows)).splitlines())) <= width:
+        return table
+    left = max(len(entry.id) for entry in shown) + 2
+    lines = []
+    for name, summary, tools, extra in rows[1:]:
+        more = [f"{label}: {text}" for label, text in (("tools", tools), ("extra", extra)) if text != "-"]
+        texts = textwrap.wrap(summary, max(20, width - left)) + textwrap.wrap("; ".join(more), max(20, width - left))
+        lines += [f"{name if not number else '':<{left}}{text}" for number, text in enumerate(texts)]
+    return "\n".join(lines)
 
 
 def completion(argv: Sequence[str]) -> int:
@@ -109,6 +124,7 @@ def _help(*words: str) -> str:
 def speedrun(argv: Sequence[str]) -> int:
     """Model, warm start, GRPO, evaluation: prints a table, writes curve.png and trajectories.html."""
     parser = CommandParser("speedrun", speedrun.__doc__)
+    parser.flag("what NAME", "a preset, or an environment of your own with an expert (--preset, --env)", nargs="?")
     parser.flag(
         "--preset",
         "with a tiny model made on the spot, minutes on two cores, controls: bisect, bisect512, to search; bargain, "
@@ -117,15 +133,15 @@ def speedrun(argv: Sequence[str]) -> int:
         "SmolLM2-135M (agent-gym prepare smollm2); zero: sums, with SmolLM2-135M as it is published; "
         "gpu: Qwen2.5-1.5B-Instruct on real GSM8K",
         choices=_PRESETS,
-        default="bisect",
     )
-    parser.flag("--env ID", "an environment of your own instead of a preset's, with an expert")
+    parser.flag("--env --env_id ID", "an environment of your own instead of a preset's, with an expert")
     parser.add_env_kwargs()
     parser.flag("--seed", "seed of everything", type=int, default=0)
     parser.flag("--seeds LIST", "several runs, into output_dir/seed_N, and their means, for example 0,1,2")
     parser.flag("--output_dir DIR", "where models and results go", default="runs/speedrun")
     add_engine(parser.flag)
     arguments = parser.parse(argv)
+    preset, env_id = _named(arguments)
     seeds = seed_list(arguments.seeds) if arguments.seeds is not None else []
     announce("importing torch and TRL")
     from agent_gym.cli.launch import before_imports
@@ -135,11 +151,28 @@ def speedrun(argv: Sequence[str]) -> int:
     from agent_gym.speedrun.presets import own_preset
     from agent_gym.speedrun.run import run_seeds, run_speedrun
 
-    if arguments.env_kwargs and not arguments.env:
+    if arguments.env_kwargs and env_id is None:
         raise ConfigError("speedrun: --env_kwargs belongs to --env; a preset has arguments of its own")
-    preset = own_preset(resolve_env_id(arguments.env), arguments.env_kwargs) if arguments.env else arguments.preset
+    chosen = preset if env_id is None else own_preset(env_id, arguments.env_kwargs)
     if seeds:
-        run_seeds(preset, seeds, arguments.output_dir, engine=arguments.engine)
+        run_seeds(chosen, seeds, arguments.output_dir, engine=arguments.engine)
     else:
-        run_speedrun(preset, arguments.seed, arguments.output_dir, engine=arguments.engine)
+        run_speedrun(chosen, arguments.seed, arguments.output_dir, engine=arguments.engine)
     return 0
+
+
+def _named(arguments: argparse.Namespace) -> tuple[str, str | None]:
+    """Return the preset and the environment of one's own, or None, that a command line of `speedrun` names."""
+    preset, env, word = arguments.preset, arguments.env, arguments.what
+    if len(given := [one for one in (word, preset, env) if one is not None]) > 1:
+        raise ConfigError(f"speedrun: {' and '.join(given)} are two; name one preset or one environment")
+    if word in _PRESETS:
+        return word, None
+    if (env := env or word) is None:
+        return preset or "bisect", None
+    try:
+        return "", resolve_env_id(env)
+    except ConfigError as error:
+        if word is None:
+            raise
+        raise ConfigError(f"speedrun: {word!r} is no preset ({', '.join(_PRESETS)}), and {error}") from error

@@ -169,7 +169,8 @@ class Speedrun:
         print(f"[{time.perf_counter() - self.begin:6.1f}s] {text}", flush=True)
 
     def run(self) -> dict[str, Any]:
-        if read(self.folder / FILE).get("command") != "speedrun":  # an earlier speedrun here is replaced
+        commands = [read(place / FILE).get("command") for place in (self.folder, self.folder / RL_PART)]
+        if commands != ["speedrun", "python"]:  # an earlier speedrun here is replaced, and no other run
             refuse_used(self.folder / RL_PART, marks=(FILE,))
         with recorded("speedrun", self._words(), self.folder):
             add(self.folder, {"env": self.preset.env_id, "model": self.preset.model or "a tiny model"})
@@ -314,7 +315,7 @@ class Speedrun:
         where = (self.preset.env_id, self.preset.env_kwargs, self.tokenizer)
         tasks: dict[str, Any] = {"split": self.preset.test_split, "episodes": self.preset.test_tasks}
         with self._timed("evaluation"):
-            expert_episodes(*where, **tasks, seed=self.seed, budget=self.args.budget, on_end=played.append)
+            expert_episodes(*where, **tasks, seed=self.seed, on_end=played.append)
         self.rows.append((EXPERT, "-", summarize(played)))
         self.log(f"{EXPERT}: success {self.rows[-1][-1]} test tasks")
 
