@@ -172,3 +172,30 @@ def test_made_up_calls_leave_the_originals_alone(
     assert Path("notes.txt").read_text() == "one"
     assert Path("notebook/notebook/notes.txt").read_text() == "one"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notebook", "notes.txt", "tools.py"]
+
+
+def test_a_file_next_to_the_module_is_found_however_it_is_named(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ways = (
+        'Path(__file__).with_name("shop.db")',
+        'Path(__file__).parent / "shop.db"',
+        'Path(__file__).parent.joinpath("shop.db")',
+        'os.path.join(os.path.dirname(__file__), "shop.db")',
+        '"shop.db"',
+    )
+    imports = "import os, sqlite3\nfrom pathlib import Path\n"
+    source = f"{imports}FILES = [{', '.join(ways)}]\n\n\ndef people(city: str) -> str:\n"
+    count = "sqlite3.connect(file).execute('select count(*) from customers').fetchall()"
+    Path("tools.py").write_text(f'{source}    """Count."""\n    return str([{count} for file in FILES])\n')
+    calls = [{"name": "people", "arguments": {"city": city}} for city in ("a", "b")]
+    rows = [{"question": f"q{n}", "answer": "1", "calls": calls} for n in range(12)]
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["new", "env", "counts", "--from", "rows.jsonl", "--tools", "tools.py"]) == 0
+    out = capsys.readouterr().out
+    assert f"people(city='a') answers: '{[[(1,)]] * len(ways)}'" in out and "no row has a call" not in out
+    program = (
+        "import agent_gym\nenv = agent_gym.make('counts:Mine/Counts-v0')\nenv.reset(seed=0)\n"
+        "for turn in range(3): env.step(env.unwrapped.expert_action())\n"
+        "print([m['role'] for m in env.unwrapped.transcript.messages])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=shop / "counts", capture_output=True, text=True)
+    assert done.stdout.count("'assistant'") == 3, done.stderr

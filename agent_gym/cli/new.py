@@ -20,7 +20,7 @@ from string import Template
 from typing import Any
 
 from agent_gym.cli.new_rows import dealt, read_splits
-from agent_gym.cli.new_tools import Brought, brought, copy_files, load, made_up_rows, tried
+from agent_gym.cli.new_tools import Brought, brought, calls_of, copy_files, load, made_up_rows, tried
 from agent_gym.cli.parser import COLUMNS_HELP, CommandParser, columns
 from agent_gym.dependencies import DISTRIBUTION
 from agent_gym.errors import ConfigError, writing
@@ -131,8 +131,12 @@ def _move_tools(
     rows = [row for some in splits.values() for row in some]
     lines, works = tried(folder, name, tools, rows)
     copy_files(along.files, package)  # as they were before the calls
-    if not any(row.get("call") for row in rows):
-        lines.append("note       no row has a call: the expert answers without a tool, and shows nothing of them")
+    if not any(map(calls_of, rows)):
+        example = json.dumps({"name": next(iter(tools)), "arguments": {}})
+        lines.append(
+            "note       no row has a call: the expert answers without a tool, and shows nothing of them; give rows a "
+            f"column call, such as {example}, or calls, a list of them"
+        )
     for line in [*(f"note       {note}" for note in along.notes), *lines]:
         print(line)
     return works

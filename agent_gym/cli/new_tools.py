@@ -141,7 +141,7 @@ def brought(path: Path, opened: Sequence[Path]) -> Brought:
     tree, files, notes = ast.parse(source), dict[Path, str](), list[str]()
     bases = [path.resolve().parent, Path.cwd()]
     changed: list[tuple[ast.Constant, str]] = []
-    fixed = _unchangeable(tree)
+    fixed, relative_already = _unchangeable(tree), _beside_itself(tree)
     for node, opens in _texts(tree):
         found = _named(str(node.value), bases, opens) if opens or not _is_word(str(node.value)) else None
         if found is None or found[0] == path.resolve():
@@ -154,6 +154,8 @@ def brought(path: Path, opened: Sequence[Path]) -> Brought:
             notes.append(f"the folder {node.value!r} has {size:,} bytes and does not come along: copy it yourself")
             continue
         files[place] = relative
+        if id(node) in relative_already and relative == str(Path(str(node.value))):
+            continue  # the module finds it next to itself, wherever that is
         if id(node) in fixed:
             cure = "open it by Path(__file__).parent"
             notes.append(f"{node.value!r} in line {node.lineno} of tools.py is looked for where a command runs; {cure}")
@@ -201,6 +203,23 @@ def _unchangeable(tree: ast.AST) -> set[int]:
             parts = [*node.defaults, *node.kw_defaults, *(one.annotation for one in (*node.args, *node.kwonlyargs))]
             found |= {id(inner) for part in parts if part is not None for inner in ast.walk(part)}
     return found
+
+
+def _beside_itself(tree: ast.AST) -> set[int]:
+    """Return the texts in calls and paths that mention `__file__`, as in `Path(__file__).with_name("shop.db")`."""
+    found: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call | ast.BinOp):
+            parts = list(ast.walk(node))
+            if any(isinstance(part, ast.Name) and part.id == "__file__" for part in parts):
+                found |= {id(part) for part in parts}
+    return found
+
+
+def calls_of(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the calls that a row names for the expert: `call`, or `calls` in their order."""
+    named = row.get("calls", row.get("call"))
+    return [call for call in (named if isinstance(named, list) else [named]) if isinstance(call, Mapping)]
 
 
 def _is_word(text: str) -> bool:
@@ -321,7 +340,7 @@ def tried(
     tool, or made up. Files that this leaves are removed.
     """
     rng, calls, made_up = np.random.default_rng(1), dict[str, dict[str, Any]](), set[str]()
-    wanted = [row["call"] for row in rows if isinstance(row.get("call"), Mapping)]
+    wanted = [call for row in rows for call in calls_of(row)]
     for one in tools:
         call = next((call for call in wanted if call.get("name") == one), None)
         calls[one] = dict(call.get("arguments") or {}) if call else _draw(tools[one], rng)

@@ -16,7 +16,7 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 
-from agent_gym.cli.parser import CommandParser, add_engine, announce, seed_list
+from agent_gym.cli.parser import CommandParser, add_engine, announce, positive, seed_list
 from agent_gym.dependencies import install_command
 from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate.report import align
@@ -136,6 +136,10 @@ def speedrun(argv: Sequence[str]) -> int:
     )
     parser.flag("--env --env_id ID", "an environment of your own instead of a preset's, with an expert")
     parser.add_env_kwargs()
+    help_text = "with --env: a model to begin with, such as smollm2; default: a tiny one made on the spot"
+    parser.flag("--model --model_name_or_path PATH", help_text)
+    help_text = "with --env: steps of imitation; default: 160 (40 with --model), repeated up to eight times"
+    parser.flag("--imitation_steps N", help_text, type=positive)
     parser.flag("--seed", "seed of everything", type=int, default=0)
     parser.flag("--seeds LIST", "several runs, into output_dir/seed_N, and their means, for example 0,1,2")
     parser.flag("--output_dir DIR", "where models and results go", default="runs/speedrun")
@@ -151,9 +155,11 @@ def speedrun(argv: Sequence[str]) -> int:
     from agent_gym.speedrun.presets import own_preset
     from agent_gym.speedrun.run import run_seeds, run_speedrun
 
-    if arguments.env_kwargs and env_id is None:
-        raise ConfigError("speedrun: --env_kwargs belongs to --env; a preset has arguments of its own")
-    chosen = preset if env_id is None else own_preset(env_id, arguments.env_kwargs)
+    own = {"model": arguments.model, "imitation_steps": arguments.imitation_steps}
+    for flag, value in {"env_kwargs": arguments.env_kwargs, **own}.items():
+        if value and env_id is None:
+            raise ConfigError(f"speedrun: --{flag} belongs to --env; a preset has arguments of its own")
+    chosen = preset if env_id is None else own_preset(env_id, arguments.env_kwargs, **own)
     if seeds:
         run_seeds(chosen, seeds, arguments.output_dir, engine=arguments.engine)
     else:

@@ -49,9 +49,18 @@ def imitation_settings(phase: Imitation, folder: Path, seed: int, args: Any) -> 
 
 
 def imitate(
-    preset: Preset, phase: Imitation, model: Any, tokenizer: Any, settings: SFTConfig, callbacks: list[Any]
+    preset: Preset,
+    phase: Imitation,
+    model: Any,
+    tokenizer: Any,
+    settings: SFTConfig,
+    callbacks: list[Any],
+    again: PhaseResult | None = None,
 ) -> PhaseResult:
-    """Let the expert play and train the model on its episodes, which are returned."""
+    """Let the expert play and train the model on its episodes, which are returned; `again` has them already."""
+    if again is not None:
+        train_sft(model, tokenizer, again.rows, settings, train_on=again.train_on, callbacks=callbacks)
+        return again
     options: dict[str, Any] = {"episodes": phase.episodes, "seed": settings.seed, "styles": phase.styles}
     played: list[Episode] = []
     episodes = expert_episodes(preset.env_id, preset.env_kwargs, tokenizer, **options, on_end=played.append)

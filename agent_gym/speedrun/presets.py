@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from agent_gym.chat import text_of as text_of_message
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate.panels import opened_env
 from agent_gym.speedrun import text_of
@@ -31,6 +33,8 @@ class Imitation:
     # End the phase when the mean loss of 25 steps falls below this. A tiny model learns to copy names all at once, and
     # how soon that happens differs between seeds by a factor of two.
     until_loss: float | None = None
+    # The phase is repeated while hardly any sampled dev episode succeeds, up to so many steps; 0 for one phase.
+    longest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class Preset:
     test_tasks: int | None = 500
     attempts: int = ATTEMPTS  # at each test task where sampled, if there are controls; the start has `ATTEMPTS`
     needs_gpu: bool = False
+    stop_if_hopeless: bool = False  # end before RL if no sampled episode succeeds
     # Evaluations in a row on the dev tasks, without a rise from one half of them to the other, after which RL ends
     # (`trainers.patience`); None for an end at `max_steps` alone.
     patience: int | None = None
@@ -75,6 +80,9 @@ class Preset:
 _TABLES: dict[str, Any] = tomllib.loads(text_of("presets.toml"))
 TINY_GRPO: Mapping[str, Any] = _TABLES["tiny_grpo"]
 """Fields of `AgentGRPOConfig` for a tiny model on two CPU cores."""
+
+PRETRAINED_GRPO: Mapping[str, Any] = {**TINY_GRPO, **_TABLES["pretrained_grpo"]}
+"""The same for a pre-trained model of 100 to 200 million parameters, of which some layers are trained."""
 
 
 def _presets() -> dict[str, Preset]:
@@ -95,35 +103,81 @@ def _presets() -> dict[str, Preset]:
 PRESETS = _presets()
 
 
-def own_preset(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Preset:
+def expert_lengths(env: Any, episodes: int = 32) -> tuple[int, int]:
+    """Return the characters of the longest episode and of the longest turn of an environment's expert.
+
+    Raises:
+        ConfigError: if the environment has no expert.
+    """
+    longest, turn = 0, 0
+    for seed in range(episodes):
+        _, info = env.reset(seed=seed)
+        length, over = sum(len(text_of_message(message["content"])) for message in info["messages"]), False
+        while not over:
+            action = env.unwrapped.expert_action()
+            observation, _, terminated, truncated, _ = env.step(action)
+            length, turn = length + len(action) + len(observation), max(turn, len(action))
+            over = terminated or truncated
+        longest = max(longest, length)
+    return longest, turn
+
+
+def own_preset(
+    env_id: str,
+    env_kwargs: Mapping[str, Any] | None = None,
+    *,
+    model: str | None = None,
+    imitation_steps: int | None = None,
+) -> Preset:
     """Make the preset of any environment that has an expert: `agent-gym speedrun --env ID`.
 
-    A tiny model, a short imitation that leaves it far from the expert, and as much RL as the calculator's speedrun has.
-    A task of few words, such as the one that `agent-gym new env` writes, is learned so; a task whose names have to be
-    copied wants a longer imitation (see hotpotqa in presets.toml). The system prompt is left out unless `env_kwargs`
-    have one.
+    A short imitation that leaves the model far from the expert, and as much RL as the calculator's speedrun has. While
+    hardly any sampled episode succeeds, the imitation is repeated, up to eight times; if none does then, the run stops
+    before RL. The system prompt is left out unless `env_kwargs` have one.
+
+    Args:
+        env_id: the environment.
+        env_kwargs: its arguments.
+        model: a model to begin with; None for a tiny model made on the spot.
+        imitation_steps: the steps of imitation, exactly; by default 160, or 40 of a given model, up to eight times.
 
     Raises:
         ConfigError: for an unknown id, arguments it does not take, or an environment without a split "train".
     """
-    settings = {"system_prompt": "", **(env_kwargs or {})}
+    settings = {**({"system_prompt": ""} if model is None else {}), **(env_kwargs or {})}
     with opened_env(env_id, settings) as env:
         sizes = {split: len(tasks) for split, tasks in env.get_wrapper_attr("tasks").items()}
+        longest, turn = expert_lengths(env) if "train" in sizes else (0, 0)
     if "train" not in sizes:
         raise ConfigError(f"{env_id} has no split 'train' to learn from; it has: {', '.join(sizes)}")
     # The best name for the learning curve and for the table first.
     dev = next((name for name in ("validation", "dev", "valid", "test") if name in sizes), "train")
     test = next((name for name in ("test", "validation", "dev", "valid") if name in sizes), "train")
-    imitated = {"learning_rate": 2e-3, "lr_scheduler_type": "cosine", "warmup_steps": 10}
-    imitated |= {"adam_beta2": 0.98, "weight_decay": 0.05}
+    steps, batch = imitation_steps or (160 if model is None else 40), 24 if model is None else 4
+    imitated: dict[str, Any] = {"learning_rate": 2e-3 if model is None else 2e-4, "lr_scheduler_type": "cosine"}
+    imitated |= {"warmup_steps": min(10, steps // 4), "adam_beta2": 0.98, "weight_decay": 0.05}
+    phase = Imitation("expert imitation", min(3000, sizes["train"]), steps, batch, imitated)
     return Preset(
         env_id=env_id,
         env_kwargs=settings,
-        imitation=(Imitation("expert imitation", min(3000, sizes["train"]), 160, 24, imitated),),
+        model=model,
+        train_layers=None if model is None else 12,
+        imitation=(replace(phase, longest=0 if imitation_steps else 8 * steps),),
         train_tasks=min(4000, sizes["train"]),
         dev_split=dev,
-        dev_tasks=min(200, sizes[dev]),
+        dev_tasks=min(200 if model is None else 40, sizes[dev]),
         test_split=test,
-        test_tasks=min(500, sizes[test]),
-        grpo=TINY_GRPO,
+        test_tasks=min(500 if model is None else 100, sizes[test]),
+        grpo=_with_room(TINY_GRPO if model is None else PRETRAINED_GRPO, longest, turn),
+        stop_if_hopeless=True,
     )
+
+
+def _with_room(settings: Mapping[str, Any], longest: int, turn: int) -> dict[str, Any]:
+    """Raise the limits of tokens to the lengths of the expert's episodes, in characters.
+
+    A tokenizer that was trained on the episodes has more than two characters a token, and one of a pre-trained model
+    more than three; the template adds some tokens a turn. A fifth of a limit is room for a policy that is no expert.
+    """
+    limits = {"max_turn_tokens": turn, "max_episode_tokens": longest}
+    return {**settings, **{name: max(settings[name], math.ceil(0.6 * size)) for name, size in limits.items()}}

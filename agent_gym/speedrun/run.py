@@ -12,10 +12,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import random
-import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -32,15 +30,16 @@ from agent_gym.evaluate.prompts import count_of
 from agent_gym.models import model_source
 from agent_gym.policies.processors import load_encoder, model_class
 from agent_gym.policies.transformers import TransformersPolicy
-from agent_gym.rollout import Episode, EpisodeSpec, Row, Runner, read_trajectories
+from agent_gym.rollout import Episode, EpisodeSpec, Row, Runner
 from agent_gym.rollout.env_threads import shows_images
 from agent_gym.speedrun import tables, text_of
 from agent_gym.speedrun.controls import Round, StepClock, UntilUsedUp, endless, imitate_itself, prove_start
 from agent_gym.speedrun.dashboard import StepLines, evaluations, watch
 from agent_gym.speedrun.figure import draw, over_runs
 from agent_gym.speedrun.imitation import QUIET, PhaseResult, imitate, imitation_settings
-from agent_gym.speedrun.presets import ATTEMPTS, PRESETS, Controls, Preset
+from agent_gym.speedrun.presets import ATTEMPTS, PRESETS, Controls, Imitation, Preset
 from agent_gym.speedrun.raft import RAFT, imitate_successes
+from agent_gym.speedrun.report import RL, report, table
 from agent_gym.speedrun.tiny import make_tiny_model, make_tiny_vision_model
 from agent_gym.trainers.checkpoints import refuse_used
 from agent_gym.trainers.config import AgentGRPOConfig
@@ -51,10 +50,9 @@ from agent_gym.trainers.run_file import FILE, LOG, RL_PART, add, read, recorded
 from agent_gym.trainers.run_record import RunNumbers
 from agent_gym.trainers.sft import expert_episodes, train_sft
 from agent_gym.trainers.tasks import task_dataset
-from agent_gym.viewer import write_html
 from agent_gym.viewer.curve import trajectory_files
 
-EXPERT, RL, MORE_SFT = "expert", "GRPO policy", "more SFT"
+EXPERT, MORE_SFT = "expert", "more SFT"
 
 
 def run_speedrun(
@@ -132,23 +130,12 @@ def settings_of(preset: Preset) -> dict[str, Any]:
     return json.loads(json.dumps(asdict(preset), default=str))
 
 
-def task_of(record: Mapping[str, Any]) -> str:
-    """Return the task of a trajectory record, by which evaluations are paired."""
-    spec = record["spec"]
-    return json.dumps([record.get("task_id"), spec.get("split"), spec.get("index"), spec.get("member")], default=str)
-
-
-def read_tasks(files: Sequence[Path]) -> list[str]:
-    """Return the tasks of trajectory files, each once."""
-    return list(dict.fromkeys(task_of(record) for file in files for record in read_trajectories(file)))
-
-
 def own_name(controls: Controls) -> str:
     """The name of self-imitation in the results."""
     return f"best-of-{controls.best_of} self-imitation"
 
 
-SHOWN = 100  # tasks on the page of trajectories, at most
+ENOUGH = 0.1  # of sampled dev episodes, so that most groups of eight hold a success
 RARE = 0.02  # of the episodes; where fewer succeed, rare.txt is the advice
 
 
@@ -163,6 +150,7 @@ class Speedrun:
         self.shown: list[PhaseResult] = []
         self.more: dict[str, Any] = {}  # of results.json, for a preset with controls
         self.dev: dict[str, Any] = {"split": preset.dev_split, "tasks": preset.dev_tasks}  # of results.json
+        self.settings = settings_of(preset)
         self.begin = time.perf_counter()
 
     def log(self, text: str) -> None:
@@ -197,15 +185,13 @@ class Speedrun:
         if preset.imitation and not preset.controls:
             self._evaluate_expert()
         for phase, settings in zip(preset.imitation, sft, strict=True):
-            self.log(f"{phase.name}: the expert plays {phase.episodes} episodes, then {phase.steps} steps of SFT")
-            with self._timed("imitation"):
-                shown = imitate(preset, phase, self.model, self.tokenizer, settings, [StepLines(self.log)])
-            self.shown.append(shown)
+            self._imitate(phase, settings)
             self._evaluate(phase.name, self.model, ATTEMPTS)
         if preset.imitation:
+            self._save(self.model, "sft")
             if self.rows[-1][-1].success < RARE:
                 self.log(text_of("rare.txt").format(env_id=preset.env_id, env_kwargs=dict(preset.env_kwargs)))
-            self._save(self.model, "sft")
+                self._stop_if_hopeless()
         else:
             self._evaluate("before RL", self.model)
         if preset.controls:
@@ -219,7 +205,40 @@ class Speedrun:
         else:
             self.more["differences"] = tables.differences(self.runs, [(RL, self.dev["start"])])
         self.policy.close()  # so that the next run in this process has the memory
-        return self._report()
+        return report(self)
+
+    def _imitate(self, phase: Imitation, settings: SFTConfig) -> None:
+        """Imitate the expert; repeat the phase while hardly any sampled dev episode succeeds, up to `phase.longest`."""
+        self.log(f"{phase.name}: the expert plays {phase.episodes} episodes, then {phase.steps} steps of SFT")
+        where, shown, done = (self.preset, phase, self.model, self.tokenizer, settings), None, 0
+        while True:
+            with self._timed("imitation"):
+                shown = imitate(*where, [StepLines(self.log)], shown)
+            done += phase.steps
+            if done + phase.steps > phase.longest:
+                break
+            specs = self._specs(self.preset.dev_split, min(64, self.preset.dev_tasks))
+            with self._runner() as runner, self._timed("evaluation"):
+                found = summarize(self._play(runner, self.model, specs))
+            if found.success >= ENOUGH:
+                break
+            self.log(
+                f"after {done} steps {found.success:.1%} of {found.episodes} sampled dev episodes succeed; imitation "
+                f"continues until {ENOUGH:.0%} do, or to {phase.longest} steps (--imitation_steps)"
+            )
+        self.shown.append(shown)
+
+    def _stop_if_hopeless(self) -> None:
+        """End a run in which no sampled episode succeeds, since each group of RL would have equal rewards."""
+        last = self.rows[-1][-1]
+        if self.preset.stop_if_hopeless and not last.success:
+            print(table(self))
+            raise ConfigError(
+                f"speedrun: none of {last.episodes} sampled episodes succeeds after the imitation, and RL learns "
+                "nothing from equal rewards, so that it stops here. A longer imitation: --imitation_steps N; a model "
+                "that can copy names: --model smollm2 (agent-gym prepare smollm2). The imitated model is "
+                f"{self.folder / 'sft'}"
+            )
 
     def open(self, source: str) -> list[SFTConfig]:
         """Load a model and start its engine; return the settings of each phase of imitation."""
@@ -414,74 +433,3 @@ class Speedrun:
     def _sft(self, model: Any, train_on: str, rows: list[Row], clock: UntilUsedUp) -> None:
         callbacks = [StepLines(self.log), clock]
         train_sft(model, self.tokenizer, rows, self.endless, train_on=train_on, callbacks=callbacks)
-
-    def _report(self) -> dict[str, Any]:
-        page = write_html(self.folder / "trajectories.html", *self._trajectories())
-        results = {
-            "preset": self.preset.env_id,
-            "seed": self.seed,
-            "engine": self.engine,
-            "results": [
-                {"policy": name, "decoding": decoding, "success": r.success, "low": r.low, "high": r.high}
-                | {"prompts": r.prompts, "episodes": r.episodes, "failed": r.failed}
-                | {"reward": r.reward, "metrics": r.metrics}
-                for name, decoding, r in self.rows
-            ],
-            "dev": self.dev,
-            **self.more,
-            "seconds": {**self.seconds, "total": time.perf_counter() - self.begin},
-            "settings": settings_of(self.preset),
-        }
-        (self.folder / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-        print(self._table())
-        picture, _ = draw(over_runs([results]), self.folder / "curve.png")
-        print(f"\nmodel         {self.folder / 'grpo'}\ncurve         {picture}, curve.html")
-        print(f"trajectories  {page}\nnumbers       {self.folder / 'results.json'}")
-        # A model that has learned without the system prompt plays badly with it.
-        given = ("--model", str(self.folder / RL_PART), "--env_kwargs", json.dumps(dict(self.preset.env_kwargs)))
-        for name, command in (("measure it", "eval"), ("talk to it", "chat")):
-            print(f"{name:<14}{shlex.join(['agent-gym', command, self.preset.env_id, *given])}")
-        print(f"see the run   {shlex.join(['agent-gym', 'view', str(self.folder)])}")
-        return results
-
-    def _trajectories(self) -> tuple[dict[str, Any], str]:
-        """Return the evaluations before RL and after it, which the page shows side by side, and the page's title.
-
-        Of more than `SHOWN` tasks a sample is drawn: the first tasks of an environment may be its easiest.
-        """
-        found = trajectory_files(self.folder / RL_PART)
-        steps = [step for mode, step in found if mode == "eval"]
-        tasks = read_tasks(found["eval", steps[0]]) if steps else []
-        chosen = set(random.Random(self.seed).sample(tasks, min(SHOWN, len(tasks))))
-        ends = {"before RL": steps[:1], "after RL": steps[-1:]}
-        records = {
-            name: [one for file in found["eval", at[0]] for one in read_trajectories(file) if task_of(one) in chosen]
-            for name, at in ends.items()
-            if at
-        }
-        which = f"all {len(tasks)}" if len(chosen) == len(tasks) else f"{len(chosen)} of {len(tasks)}, drawn by chance,"
-        return records, f"{self.preset.env_id}: {which} {self.dev['split']} tasks. {self._headline()}"
-
-    def _headline(self) -> str:
-        """Say in one line how often the first and the last policy solve all tasks of the two splits."""
-        first, last = self.dev["evaluations"][0], self.dev["evaluations"][-1]
-        found = {(name, decoding): result.success for name, decoding, result in self.rows}
-        start, decoding = self.dev["start"], self.dev["decoding"]
-        ends = {
-            self.dev["split"]: (first["success"], last["success"]),
-            self.preset.test_split: (found[start, decoding], found[RL, decoding]),
-        }
-        parts = [f"{split} {before:.1%} to {after:.1%}" for split, (before, after) in ends.items()]
-        return f"Solved, {decoding}: {', '.join(parts)}"
-
-    def _table(self) -> str:
-        title = f"{self.preset.env_id}, split {self.preset.test_split}, seed {self.seed}."
-        parts = [f"\n{title} Success with 95% Wilson intervals over distinct prompts."]
-        parts.append(tables.policies(self.rows, rewards=self.preset.controls is not None))
-        if self.preset.controls:
-            used = (f"{name} {seconds:.1f}" for name, seconds in self.more["used_seconds"].items())
-            parts.append(f"Seconds of training: {', '.join(used)}.")
-        parts.insert(2, tables.differences_table(self.more["differences"]))
-        total = time.perf_counter() - self.begin
-        split = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in self.seconds.items())
-        return "\n\n".join([*parts, f"{self.rows[0][2].episodes} tasks. {total:.0f} s in all: {split}."])
