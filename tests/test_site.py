@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import json
 import os
 import re
 import subprocess
@@ -150,3 +151,16 @@ def test_the_start_page_has_a_picture_of_each_environment(site: Path, monkeypatc
     shown = re.findall(card, (site / "index.html").read_text())
     assert {page for page, _ in shown} == {name for _, name in shown} == there
     assert there >= drawn.keys() and cards.by_page().keys() - there == {"hotpotqafullwiki"}  # it wants a corpus
+
+
+def test_a_page_of_a_notebook_shows_what_its_cells_have_left(site: Path) -> None:
+    for file in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        page = (site / "notebooks" / f"{file.stem}.html").read_text()
+        cells = [cell.get("outputs") for cell in json.loads(file.read_text())["cells"]]
+        assert page.count('class="cell-output"') + page.count("class=cell-output") == sum(map(bool, cells)), file.name
+        assert "<!-- output" not in page
+        printed = [text for some in cells if some for one in some for text in one.get("text", ()) if text.strip()]
+        for line in printed[:20]:
+            assert html.escape(re.sub(r"\x1b\[[0-9;]*m", "", line).strip()) in page, file.name
+    tour = (site / "notebooks" / "01_tour.html").read_text()
+    assert 'title="agent, step 0"' in tour, "spans are coloured"

@@ -33,7 +33,7 @@ class Imitation:
     # End the phase when the mean loss of 25 steps falls below this. A tiny model learns to copy names all at once, and
     # how soon that happens differs between seeds by a factor of two.
     until_loss: float | None = None
-    # The phase is repeated while hardly any sampled dev episode succeeds, up to so many steps; 0 for one phase.
+    # The phase is repeated while few sampled dev episodes succeed, up to so many steps; 0 for one phase.
     longest: int = 0
 
 
@@ -132,8 +132,8 @@ def own_preset(
     """Make the preset of any environment that has an expert: `agent-gym speedrun --env ID`.
 
     A short imitation that leaves the model far from the expert, and as much RL as the calculator's speedrun has. While
-    hardly any sampled episode succeeds, the imitation is repeated, up to eight times; if none does then, the run stops
-    before RL. The system prompt is left out unless `env_kwargs` have one.
+    sampled episodes succeed less than half as often as the expert's, the imitation is repeated, up to eight times; if
+    none succeeds then, the run stops before RL. The system prompt is left out unless `env_kwargs` have one.
 
     Args:
         env_id: the environment.

@@ -131,4 +131,6 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
         line = sources.line_of(ROOT / name, symbol) if symbol else None
         return f'<a href="{get_relative_url(file.url, page.url)}{sources.anchor(line) if line else ""}">{match[0]}</a>'
 
-    return html if page.file.src_uri.startswith("source/") else NAMED_FILE.sub(turn, html)
+    if page.file.src_uri.startswith("source/"):
+        return html
+    return notebooks.with_outputs(NAMED_FILE.sub(turn, html))
