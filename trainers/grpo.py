@@ -121,7 +121,7 @@ class AgentGRPOTrainer(RowTrainer):
     ) -> None:
         args = _settings(type(self), model, args, kwargs)
         check_given(args, hint=hint, judge=judge)
-        self.hint, self.judge, self._env_given = hint, judge, env if agent is None else agent
+        self.hint, self.judge, self._env_given = hint, judge, (env if agent is None else agent, env_kwargs)
         train_dataset, eval_dataset = data_sets(
             env, env_kwargs, train_dataset, eval_dataset, agent=agent, tasks=tasks, reward=reward, seed=args.seed
         )
@@ -372,7 +372,7 @@ class AgentGRPOTrainer(RowTrainer):
         size, seed = self.num_generations_eval, self.args.seed
         # The data set is divided here. The loader would repeat tasks until all ranks have equally many. A rank without
         # a task plays, too, because all ranks take part in the transfer of sharded weights.
-        rows = list(as_tasks(dataloader.dataset, "eval_dataset", self._env_given))
+        rows = list(as_tasks(dataloader.dataset, "eval_dataset", *self._env_given))
         specs = [
             spec
             for i in range(self.accelerator.process_index, len(rows), self.accelerator.num_processes)

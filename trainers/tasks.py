@@ -92,7 +92,7 @@ def as_tasks(rows: Rows, name: str, env: EnvLike | None = None, env_kwargs: Mapp
         settings = {"columns": None, "skip_bad": False, **(env_kwargs or {})}
         rules = rules_of(settings.pop("columns"), skip_bad=settings.pop("skip_bad"), judged="score" not in settings)
         return task_dataset(partial(QuestionEnv, read_given(rows, rules, name), **settings))
-    if env_kwargs and env is None:
+    if env_kwargs and env is None and name == "train_dataset":  # of an evaluation they are for its questions
         raise ConfigError(f"{name} names tasks with arguments of their environments, and env_kwargs has others")
     dataset = rows if isinstance(rows, Dataset) else Dataset.from_list([{**row} for row in rows])
     check_task_columns(dataset, name)
