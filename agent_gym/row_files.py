@@ -124,6 +124,8 @@ def too_deep(value: Any) -> bool:
 def _reason(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is not UTF-8 ({error.reason} at byte {error.start:,}); save it as UTF-8"
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 

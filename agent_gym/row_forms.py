@@ -68,6 +68,7 @@ _INDEXES = ("answerkey", "answeridx", "answerindex", "answerlabel", "answerlette
             "correctindex", "correctchoice", "correctlabel", "correctletter", "correctanswerid", "correctanswerindex",
             "correctanswerkey", "goldindex", "goldlabel", "cop", "correct", "gold", "label")  # fmt: skip
 _SCORES = ("targetscores", "mc1targets")  # BIG-bench and TruthfulQA: each choice with its score
+_ALIASES = "answer_aliases"
 _TARGETS = ("target", "targets", "output", "completion", "response", "result")
 _SOLUTIONS = ("solution", "solutions")
 # They give a row's source or kind, which environments tell otherwise.
@@ -166,6 +167,8 @@ def read(
             survey.look(value, choices, choice_names)
     try:
         found, answered = right_answers(row, candidates, choices, survey)
+        if found and _ALIASES in row and _ALIASES not in own and not choices:
+            found = tuple(dict.fromkeys((*found, *_checked_aliases(row))))
         plain = _is_plain(row, found, answered, bool(choices))
     except Fault:
         if judged or row.get("answer") is None:
@@ -349,8 +352,15 @@ def aliases_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 
     Raises ValueError for a text that begins as a list and is none.
     """
-    aliases = row.get("answer_aliases")
+    aliases = row.get(_ALIASES)
     return golds(json.loads(aliases) if isinstance(aliases, str) and aliases.startswith("[") else aliases)
+
+
+def _checked_aliases(row: Mapping[str, Any]) -> tuple[str, ...]:
+    try:
+        return aliases_of(row)
+    except ValueError as error:  # also a `Fault` of its values
+        raise Fault(f"{_ALIASES} is no list of texts", row[_ALIASES]) from error
 
 
 def pairs(value: Any, second: str) -> list[tuple[Any, Any]]:
@@ -435,7 +445,8 @@ def _is_simple(row: Mapping[str, Any], own: tuple[str, ...]) -> bool:
 def _has_simple_columns(columns: tuple[str, ...], own: tuple[str, ...]) -> bool:
     plan = plan_of(columns)
     alone = (plan.questions, plan.answers, plan.body, plan.prompt) == (("question",), ("answer",), None, None)
-    return alone and not plan.choices and all(column in own for column in plan.contexts)
+    aliases = _ALIASES in columns and _ALIASES not in own
+    return alone and not plan.choices and not aliases and all(column in own for column in plan.contexts)
 
 
 def unshown(row: Mapping[str, Any], reading: Reading, own: Sequence[str]) -> list[str]:

@@ -213,6 +213,12 @@ def test_a_broken_file_of_one_row_is_one_bad_row(tmp_path: Path, content: str) -
     assert len(load_splits(tmp_path, skip_bad=True)["train"]) == 19
 
 
+def test_another_coding_is_named_with_its_cure(tmp_path: Path) -> None:
+    put(tmp_path / "old.csv", "question,answer\nGröße?,é\n".encode("cp1252"))
+    with pytest.raises(ConfigError, match=r"old\.csv: .*not UTF-8 .* at byte 18\); save it as UTF-8"):
+        load_splits(tmp_path / "old.csv")
+
+
 def test_lists_of_rows_are_no_files_of_one_row(tmp_path: Path) -> None:
     one_each(tmp_path, range(20), "train")
     put(tmp_path / "train" / "prealgebra" / "all.json", '[{"problem": "1+1?", "solution": "2"}]')

@@ -398,3 +398,18 @@ def test_a_file_of_another_shape_is_read_as_rows(tmp_path: Path, name: str, cont
     (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
     (row, *_) = next(iter(load_splits(tmp_path / name).values()))
     assert (row["question"], row["answer"]) == first
+
+
+@pytest.mark.parametrize("aliases", [["Robert", "Rob"], '["Robert", "Rob"]', "Robert", None, []])
+def test_aliases_of_the_answer_are_right_too(aliases: Any) -> None:
+    row = {"question": "Who?", "answer": "Bob", "answer_aliases": aliases}
+    env = QuestionEnv([row])
+    env.reset(seed=0)
+    assert env.step("<answer>Robert</answer>")[1] == (1.0 if aliases else 0.0)
+    env.reset(seed=0)
+    assert env.step("<answer>Bob</answer>")[1] == 1.0
+
+
+def test_aliases_that_are_no_list_of_texts_are_named() -> None:
+    with pytest.raises(ConfigError, match="row 0: answer_aliases is no list of texts: '\\[broken'"):
+        QuestionEnv([{"question": "Who?", "answer": "Bob", "answer_aliases": "[broken"}])

@@ -25,7 +25,7 @@ from agent_gym.search.sources import hotpotqa_paragraphs
 
 OWN = (
     "context", "paragraphs", "supporting_facts", "question_decomposition", "metadata", "answerable", "evidences",
-    "evidences_id", "entity_ids", "answer_id", "answers_objects", "gold_ids",
+    "evidences_id", "entity_ids", "answer_id", "answers_objects", "gold_ids", "answer_aliases",
 )  # fmt: skip
 """Columns that the environment reads, or that repeat others: their content is searched and not shown."""
 _SPLIT_NAMES = {"dev": "validation", "valid": "validation"}
