@@ -263,7 +263,7 @@ def are_records(files: Sequence[Path]) -> bool:
             elif isinstance(value, list) or _unwrapped(value, file):
                 return False
         except (ConfigError, OSError, EOFError, ValueError):
-            continue  # of its own: `read_rows` names the fault
+            continue  # `read_rows` names the fault
     return rows > len(files) / 2
 
 

@@ -4,7 +4,7 @@
     ]<]minimax[>[<invoke name="add">]<]minimax[>[<a>1]<]minimax[>[</a>]<]minimax[>[</invoke>
     ]<]minimax[>[</tool_call>
 
-A token of its own stands in front of each tag. The name of an argument is its tag. An object has a tag per key, a list
+A special token comes before each tag. The name of an argument is its tag. An object has a tag per key, a list
 one called `item` per entry, and other values are texts without types (typed.py). The model's chat template writes no
 null and no empty object; JSON in the place of a value says both.
 """
@@ -51,9 +51,9 @@ class NestedCalls(NativeParser):
                 schema = self.tools.get(name)
                 arguments, stop = self._children(text, opened.end(), len(text), self._end, schema, schema or {}, 0)
                 if reason := unfit(arguments):
-                    raise _Broken(f"an argument is {reason}")
+                    raise _Unread(f"an argument is {reason}")
                 call = ToolCall(name, arguments)
-            except _Broken as broken:
+            except _Unread as broken:
                 end = text.find(self._end, opened.end())
                 stop = len(text) if end < 0 else end + len(self._end)
                 call = ToolCall(name, error=str(broken))
@@ -64,18 +64,12 @@ class NestedCalls(NativeParser):
             position = stop
 
     def _children(
-        self,
-        text: str,
-        place: int,
-        stop: int,
-        end: str,
-        schema: Mapping[str, Any] | None,
-        root: Mapping[str, Any],
+        self, text: str, place: int, stop: int, end: str, schema: Mapping[str, Any] | None, root: Mapping[str, Any],
         depth: int,
-    ) -> tuple[Any, int]:
+    ) -> tuple[Any, int]:  # fmt: skip
         """Read tags up to `end`, or up to `stop` if it is empty, as an object or a list, and return where they end."""
         if depth > _DEEPEST:
-            raise _Broken(f"a value is nested more than {_DEEPEST} levels deep")
+            raise _Unread(f"a value is nested more than {_DEEPEST} levels deep")
         schema = _resolved(schema, root)
         pairs: list[tuple[str, Any]] = []
         entries = schema.get("items") if isinstance(schema, Mapping) else None
@@ -89,7 +83,7 @@ class NestedCalls(NativeParser):
             opened = self._open.match(text, place, stop)
             if opened is None:
                 seen = text[place : min(place + 20, stop)]
-                raise _Broken(f"in a tool call <NAME> or {end or 'the end of a value'} is expected, and not {seen!r}")
+                raise _Unread(f"in a tool call <NAME> or {end or 'the end of a value'} is expected, and not {seen!r}")
             key = opened["key"]
             inside = self._value_end(text, opened.end(), stop, key)
             known = property_of(schema, key)
@@ -102,7 +96,7 @@ class NestedCalls(NativeParser):
         if depth and {*names} == {_ITEM} and (allowed is None or "array" in allowed or len(names) > 1):
             return [value for _, value in pairs], place
         if len({*names}) < len(names):
-            raise _Broken(f"the argument {next(name for name in names if names.count(name) > 1)!r:.60} is given twice")
+            raise _Unread(f"the argument {next(name for name in names if names.count(name) > 1)!r:.60} is given twice")
         return dict(pairs), place
 
     def _value_end(self, text: str, start: int, stop: int, key: str) -> int:
@@ -110,7 +104,7 @@ class NestedCalls(NativeParser):
         opening, closing = f"{self.prefix}<{key}>", f"{self.prefix}</{key}>"
         first = place = text.find(closing, start, stop)
         if first < 0:
-            raise _Broken(f"the tool call is not closed by {closing}")
+            raise _Unread(f"the tool call is not closed by {closing}")
         depth, inner = 1, text.find(opening, start, stop)
         while place >= 0:
             while 0 <= inner < place:
@@ -142,9 +136,8 @@ class NestedCalls(NativeParser):
     def _write(self, name: str, arguments: Mapping[str, Any]) -> str:
         head, schema = f'{self.prefix}<invoke name="{name}">', self.tools.get(name)
         if not self._call.fullmatch(head):
-            raise ConfigError(
-                f"the name of a tool is {name!r}; in the form of {self.family} it is a word without markup"
-            )
+            form = f"in the form of {self.family} it is a word without markup"
+            raise ConfigError(f"the name of a tool is {name!r}; {form}")
         pieces = [head]
         for key, value in arguments.items():
             pieces.append(self._argument(key, value, schema, head))
@@ -157,13 +150,12 @@ class NestedCalls(NativeParser):
         forms = [value, escaped(value)] if isinstance(value, str) else [self._tags(value, known, root), json]
         for form in forms:
             written = self._tag(key, form)
+            whole = head + written + self._end
             try:
-                again, stop = self._children(
-                    head + written + self._end, len(head), len(head + written + self._end), self._end, schema, root, 0
-                )
-            except _Broken:
+                again, stop = self._children(whole, len(head), len(whole), self._end, schema, root, 0)
+            except _Unread:
                 continue
-            if stop == len(head + written + self._end) and same(again, {key: value}):
+            if stop == len(whole) and same(again, {key: value}):
                 return written
         raise ConfigError(f"the argument {key!r} cannot be written in the form of {self.family}: {value!r:.80}")
 
@@ -180,7 +172,7 @@ class NestedCalls(NativeParser):
         return f"{self.prefix}<{key}>{inside}{self.prefix}</{key}>"
 
 
-class _Broken(ValueError):
+class _Unread(ValueError):
     """Why a call cannot be read."""
 
 
