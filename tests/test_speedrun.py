@@ -100,7 +100,7 @@ def test_every_stage_leaves_what_it_should(tmp_path: Path, capfd: pytest.Capture
     assert whole == [str(tmp_path), "speedrun", "done", "3/3"] and not parts
     assert main(["runs", str(tmp_path)]) == 0
     rows = {line.split()[0]: line.split()[1:3] for line in capfd.readouterr().out.splitlines()}
-    assert rows["grpo"] == ["AgentGRPOTrainer", "done"] and rows["sft_run"][1] == "done"
+    assert rows["grpo"] == ["AgentGRPOTrainer", "done"] and rows["sft_run"] == ["SFTTrainer", "done"]
     assert main(["view", str(tmp_path)]) == 0
     page = Path(capfd.readouterr().out.strip()).read_text()
     assert f"<h1>{MINI.env_id}, a tiny model, {tmp_path.name}</h1>" in page and "change.html" in page

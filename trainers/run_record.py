@@ -39,7 +39,9 @@ def facts_of(trainer: Any) -> dict[str, str]:
     columns = getattr(rows, "column_names", None) or ()  # an iterable data set may not know them
     envs = sorted(map(str, rows.unique("env_id"))) if "env_id" in columns else []
     model = getattr(getattr(trainer.model, "config", None), "_name_or_path", "") or ""
-    facts = {"trainer": type(trainer).__name__, "env": ", ".join(envs), "model": str(model)}
+    name = type(trainer).__name__
+    public = f"{trainer._name}Trainer" if name.startswith("_") else name  # TRL's name of the method
+    facts = {"trainer": public, "env": ", ".join(envs), "model": str(model)}
     return {name: value for name, value in facts.items() if value}
 
 
