@@ -48,6 +48,7 @@ _BEARER = re.compile(r"\b((?:Bearer|Basic) )[\w.~+/=-]{8,}", re.IGNORECASE)
 _ASSIGNED = re.compile(r"(-{0,2}[\w.+:/-]{0,200}?)(\s*[=:]\s*)(\S.*)", re.DOTALL)
 _LEAST = 8  # characters of an environment variable's value that is looked for: a shorter one is in many words
 _MAX_DEPTH = 60
+_SHELL = {"PWD", "OLDPWD"}  # the shell's working directories, whose names end like that of a password
 
 
 def is_secret(name: Any) -> bool:
@@ -69,7 +70,8 @@ def public_text(text: str) -> str:
 
 def _known() -> list[str]:
     """Return the secrets among the environment variables, the longest first."""
-    found = {value for name, value in os.environ.items() if len(value) >= _LEAST and is_secret(name)}
+    mine = ((name, value) for name, value in os.environ.items() if name not in _SHELL)
+    found = {value for name, value in mine if len(value) >= _LEAST and is_secret(name)}
     return sorted(found, key=len, reverse=True)
 
 

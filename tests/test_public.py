@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -164,3 +165,13 @@ def test_hostile_nesting_and_sizes_end():
     assert "CANARY" not in str(public(value))[:10000]
     assert public_text("://" * 200_000 + "@" * 200_000)
     assert public("[" * 100_000)
+
+
+def test_the_working_directory_of_the_shell_is_no_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PWD", str(tmp_path))
+    monkeypatch.setenv("OLDPWD", str(tmp_path.parent))
+    monkeypatch.setenv("DB_PWD", "correct-horse")
+    assert public({"cwd": str(tmp_path), "argv": [str(tmp_path / "a"), "x=correct-horse"]}) == {
+        "cwd": str(tmp_path),
+        "argv": [str(tmp_path / "a"), "x=***"],
+    }
