@@ -3,7 +3,7 @@
 # Run the tests, after setting up the environment where that is still to be done.
 #
 #   ./test.sh               the default suite, two files at a time: no GPU, no network, nothing slow
-#   ./test.sh --slow        the slow tests
+#   ./test.sh --slow        the slow tests, and the property tests with all their examples
 #   ./test.sh --lint        ruff, mypy, the import contract, shellcheck
 #   ./test.sh -k spans -x   whatever else is given goes to pytest
 set -euo pipefail
@@ -36,10 +36,11 @@ case ${1:-} in
     ;;
   --slow)
     shift
-    exec "$bin/python" -m pytest -m "slow and not gpu and not network" "$@"
+    export AGENT_GYM_EXAMPLES=full
+    exec "$bin/python" -m pytest -m "(slow or property) and not gpu and not network" "$@"
     ;;
   # Tests of one file share what they have started (an engine, a server), so that they stay together. The files come in
   # the order of tests/conftest.py.
-  '') exec "$bin/python" -m pytest -n 2 --dist loadfile --no-loadscope-reorder ;;
+  '') exec "$bin/python" -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=25 ;;
   *) exec "$bin/python" -m pytest "$@" ;;
 esac

@@ -32,6 +32,16 @@ def examined(folder: Path, *words: str) -> tuple[subprocess.CompletedProcess[str
     return done, {stage["stage"]: stage for stage in stages}
 
 
+def test_it_reports_the_stages_that_are_asked_for(tmp_path: Path) -> None:
+    done, found = examined(tmp_path, "--only", "memory,machine")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(found) == ["machine", "memory"], "in the order of the stages"
+    assert found["machine"]["numbers"]["torch"] == torch.__version__
+    assert found["memory"]["status"] == "skipped" and "no GPU" in found["memory"]["why"]
+    assert done.stdout.startswith("machine  ok") and "nothing failed" in done.stdout
+
+
+@pytest.mark.slow
 @pytest.mark.vllm
 def test_it_compares_the_engine_and_reports(tmp_path: Path) -> None:
     done, found = examined(tmp_path, "--only", "memory,engine,machine")

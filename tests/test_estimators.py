@@ -25,8 +25,9 @@ from estimator_tools import (  # noqa: E402
     whitened,
     whitened_rows,
 )
-from hypothesis import given, settings  # noqa: E402
+from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from property_tools import examples  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.trainers.estimators import (  # noqa: E402
@@ -190,7 +191,7 @@ def of_episodes(name: str, episodes: list[Played], credit: Credit) -> list[float
     return whitened(result) if name == "reinforce_pp_baseline" and credit.whiten else result
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(batches(), CREDITS)
 def test_the_estimators_of_episodes_are_their_oracles(episodes: list[Played], credit: Credit) -> None:
     for name in GROUPED:
@@ -216,7 +217,7 @@ def test_groups_with_nothing_to_compare_get_exactly_zero(name: str, value: float
 # What compares nothing.
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(batches(), CREDITS)
 def test_raft_imitates_successes_and_nothing_else(episodes: list[Played], credit: Credit) -> None:
     expected = [[1.0 if episode.success else 0.0] * episode.n_tokens for episode in episodes]
@@ -227,7 +228,7 @@ def test_raft_imitates_successes_and_nothing_else(episodes: list[Played], credit
     assert (get_estimator("raft").loss, get_estimator("raft_pp").loss) == ("reinforce", None)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(batches(), CREDITS)
 def test_reinforce_is_the_plain_return(episodes: list[Played], credit: Credit) -> None:
     estimate = get_estimator("reinforce").estimate(pack(episodes), credit)
@@ -249,7 +250,7 @@ def test_centring_is_all_that_grpo_adds_to_raft_where_success_is_the_reward() ->
 # REINFORCE++ and whitening.
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(batches(), CREDITS)
 def test_reinforce_pp_is_its_oracle(episodes: list[Played], credit: Credit) -> None:
     estimate = get_estimator("reinforce_pp").estimate(pack(episodes), credit)
@@ -275,7 +276,7 @@ def score(episode: Played, k: int, gamma: float) -> float:
     return sum(gamma**j * (step.outcome + step.process + sum(step.penalties)) for j, step in later)
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(batches(), CREDITS)
 def test_gigpo_is_its_oracle(episodes: list[Played], credit: Credit) -> None:
     scores = [(e, k, score(e, k, credit.step_gamma)) for e in episodes for k in range(len(e.steps))]

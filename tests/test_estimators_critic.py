@@ -24,8 +24,9 @@ from estimator_tools import (  # noqa: E402
     whitened,
     whitened_rows,
 )
-from hypothesis import given, settings  # noqa: E402
+from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from property_tools import examples  # noqa: E402
 
 from agent_gym.trainers.estimators import Credit, get_estimator  # noqa: E402
 from agent_gym.trainers.estimators.gae import gae  # noqa: E402
@@ -49,7 +50,7 @@ def over_steps(episode: Played, credit: Credit) -> tuple[list[float], list[float
     return *explicit_gae(rewards, firsts, credit.step_gamma, credit.step_lam), rewards
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(batches(), CREDITS)
 def test_gae_and_bilevel_gae_are_their_oracles(episodes: list[Played], credit: Credit) -> None:
     experience = pack(episodes)
@@ -75,7 +76,7 @@ def test_gae_and_bilevel_gae_are_their_oracles(episodes: list[Played], credit: C
         assert torch.equal(estimate.value_mask, experience.token_mask)
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(batches(), CREDITS)
 def test_step_gae_is_its_oracle(episodes: list[Played], credit: Credit) -> None:
     experience = pack(episodes)
@@ -93,7 +94,7 @@ def test_step_gae_is_its_oracle(episodes: list[Played], credit: Credit) -> None:
     assert torch.equal(estimate.value_mask, experience.first_token_mask)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(batches(), CREDITS)
 def test_pspo_gives_the_credit_of_steps_and_trains_the_critic_at_all_their_tokens(
     episodes: list[Played], credit: Credit
@@ -113,7 +114,7 @@ def test_pspo_gives_the_credit_of_steps_and_trains_the_critic_at_all_their_token
     assert torch.equal(estimate.value_mask, experience.token_mask)
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.integers(1, 4), st.integers(0, 10), st.integers(0, 2**32 - 1), DISCOUNTS, DISCOUNTS)
 def test_masked_moments_do_not_exist(n: int, t: int, seed: int, gamma: float, lam: float) -> None:
     random = np.random.default_rng(seed)
@@ -174,7 +175,7 @@ def oracle(rows: list[Row], norm: str, gamma: float) -> list[list[float]]:
     return result
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(COMPANY, GAMMAS, st.integers(0, 3))
 def test_each_norm_is_its_oracle(rows: list[Row], gamma: float, extra: int) -> None:
     for norm in PROCESS_NORMS:

@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from property_tools import examples
 
 from agent_gym.envs.gsm8k.calculator import MAX_LENGTH, calculate
 
@@ -87,7 +88,7 @@ def test_hostile_expressions_come_back_at_once(expression: str) -> None:
     assert "\n" not in answer and len(answer) < 200 and answer.isascii()
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.one_of(st.text(), st.text(alphabet="0123456789+-*/%().,$ ", max_size=40)))
 def test_never_raises_and_answers_one_line(expression: str) -> None:
     answer = calculate(expression)
@@ -96,7 +97,7 @@ def test_never_raises_and_answers_one_line(expression: str) -> None:
         assert Fraction(answer) == Fraction(calculate(answer))  # what it prints, it can read
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.lists(st.tuples(st.sampled_from(["+", "-", "*"]), st.integers(0, 999)), min_size=1, max_size=8))
 def test_agrees_with_python_on_integers(parts: list[tuple[str, int]]) -> None:
     expression = "7" + "".join(f"{sign}{number}" for sign, number in parts)

@@ -10,8 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given, settings  # noqa: E402
+from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from property_tools import examples  # noqa: E402
 
 from agent_gym.trainers.losses import (  # noqa: E402
     cispo_loss,
@@ -147,7 +148,7 @@ ROWS = st.lists(st.lists(st.integers(-1, 3), min_size=1, max_size=6), min_size=1
 
 
 @given(ROWS, st.sampled_from(NORMALIZATIONS), st.data())
-@settings(max_examples=200)
+@examples(200)
 def test_processes_change_no_weight(rows: list[list[int]], by: str, data: st.DataObject) -> None:
     width = max(map(len, rows))
     steps = torch.tensor([[*row, *[-1] * (width - len(row))] for row in rows])

@@ -123,6 +123,7 @@ def test_every_stage_leaves_what_it_should(tmp_path: Path, capfd: pytest.Capture
     assert tested == {"validation"}
 
 
+@pytest.mark.slow
 def test_a_preset_with_controls_shows_its_start_and_trains_both_from_it(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
