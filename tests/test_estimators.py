@@ -66,6 +66,7 @@ def test_rewards_stand_on_the_last_token_and_are_in_double_precision() -> None:
 # Every estimator.
 
 
+@examples(200)
 @given(batches(), EXACT, st.randoms(), st.integers(0, 3), st.integers(0, 3))
 def test_order_and_padding_do_not_matter(
     episodes: list[Played], credit: Credit, random: Random, steps: int, tokens: int
@@ -87,6 +88,7 @@ def in_sources(mine: list[Played], others: list[Played]) -> Experience:
     return replace(pack(mine + others), sources=torch.tensor([7] * len(mine) + [3] * len(others)))
 
 
+@examples(200)
 @given(batches(), batches(), CREDITS)
 def test_company_does_not_matter_unless_it_is_the_unit(
     mine: list[Played], others: list[Played], credit: Credit
