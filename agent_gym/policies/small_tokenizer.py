@@ -56,12 +56,7 @@ def train_bpe(
 
 
 class SmallTokenizer:
-    """The part of the interface of a Hugging Face tokenizer that a `ChatRenderer` uses.
-
-    Args:
-        core: a vocabulary, as `train_bpe` returns it.
-        chat_template: a Jinja template.
-    """
+    """The interface of a Hugging Face tokenizer that a `ChatRenderer` uses, over a vocabulary of `train_bpe`."""
 
     name_or_path = "a small tokenizer made here"
     eos_token, pad_token, bos_token_id = END, PAD, None
