@@ -59,9 +59,8 @@ def read_usual(row: Mapping[str, Any], usual: Usual, survey: Survey) -> tuple[st
     if place is None or texts[0].casefold() in asked.casefold():  # the question may show its choices already
         return None
     survey.places[place] += 1
-    label, text = labels[place], texts[place]
     shown = "\n".join([f"{mark}. {one}" for mark, one in zip(labels, texts, strict=True)])
-    return f"{asked}\n\n{shown}", (label, text)
+    return f"{asked}\n\n{shown}", (labels[place], texts[place])
 
 
 def _texts(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[Sequence[str], Sequence[str]] | None:

@@ -24,7 +24,6 @@ _NUMBER = re.compile(
 _SEPARATOR = re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,|[\u2009\u202f\xa0])(?=\d{3}(?!\d))")
 _SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _MAX_CHARS = 256
-
 _HERE = "\ue000"  # in the place of the number, of the private use area
 _MARKUP: list[tuple[re.Pattern[str], str]] = [
     (re.compile(r"</?[a-zA-Z][^<>]*>"), " "),
@@ -91,11 +90,10 @@ def _number(text: str) -> tuple[Fraction | int, int] | None:
     if len(found) != 1 or text[found[0].end("digits") :].lstrip()[:1].isnumeric():  # 5² and 5½ are not 5
         return None
     match = found[0]
-    before, after = (cased if len(cased) == len(text) else text)[: match.start()], text[match.end() :]
-    if len(cased) == len(text):  # some capitals have small letters of another length
-        after = cased[match.end() :]
-    negative = _NEGATIVE.search(before)
-    before = before[: negative.start()] if negative else before
+    whole = cased if len(cased) == len(text) else text  # some capitals have small letters of another length
+    before, after = whole[: match.start()], whole[match.end() :]
+    if negative := _NEGATIVE.search(before):
+        before = before[: negative.start()]
     currency = "$" in match[0]
     if (negative and match["sign"]) or not reads_alone(before, after, bool(match["sign"]), currency):
         return None

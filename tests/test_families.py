@@ -77,6 +77,18 @@ def test_answers_that_call_nothing_are_answers(family: str) -> None:
             assert parser.parse(before + answer) == [], (family, before + answer)
 
 
+@pytest.mark.parametrize("family", _PLAIN)
+def test_a_call_without_marks_in_another_dress_is_no_final_answer(family: str) -> None:
+    """Within a line, in code marks, as Python writes JSON, or without brackets: an error, or the call."""
+    parser = parser_of(family).for_tools([_TOOL])
+    call = parser.render("add", {"a": "x y"})
+    dressed = [f"I call {call}", f"> {call}", f"`{call}`", f"```\n{call}\n```", call + call, call.replace('"', "'")]
+    dressed += [call.strip("[]"), f"`{call.strip('[]')}`"] if "pythonic" in family else []
+    assert [text for text in dressed if not parser.parse(text)] == []
+    for answer in ("I added (a = 5) to it.", "f(a=1) is 5.", "The tool add( was of no use.", "It is {'a': 1}.", "add"):
+        assert parser.parse(answer) == [], answer
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_thousand_sets_of_arguments_are_read_back(family: str) -> None:

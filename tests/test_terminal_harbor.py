@@ -325,9 +325,7 @@ def test_of_the_folders_that_load_nearly_all_are_solved_by_their_own_solutions()
             continue
         loaded.append(path)
         solvable += [path] if task.solution else []
-    sample = random.Random(0).sample(
-        solvable, min(len(solvable), int(os.environ.get("AGENT_GYM_HARBOR_SAMPLE", "100")))
-    )
+    sample = random.Random(0).sample(solvable, min(len(solvable), int(os.environ.get("AGENT_GYM_HARBOR_SAMPLE", "50"))))
     failed = [path for path in sample if play(path)[0] != 1.0]
     print(
         f"{len(tasks)} folders, {len(loaded)} load, {len(solvable)} have a solution, "

@@ -26,13 +26,7 @@ _ITEM = "item"
 
 
 class NestedCalls(NativeParser):
-    """Tags around names and values, each behind the same prefix.
-
-    Args:
-        family: its name in the table.
-        prefix: what is written in front of each tag.
-        block: the tag around all calls of a turn.
-    """
+    """Tags around names and values, each behind the same `prefix`, and the tag `block` around all calls of a turn."""
 
     def __init__(self, family: str, prefix: str, block: str) -> None:
         self.prefix = prefix

@@ -67,6 +67,16 @@ class PythonicCalls(NativeParser):
             yield from found
             position = max(found[-1].stop, opened.end())
 
+    def _trace(self, text: str) -> int:
+        """Also a call of a known tool within a line, [add(a=1)], or alone on one without brackets: `add(a=1)`."""
+        if (place := super()._trace(text)) >= 0 or self.opening or not self.tools:
+            return place
+        names = "|".join(map(re.escape, self.tools))
+        found = re.search(
+            rf"\[\s*(?:{names})\(|^[\s>`]*(?:{names})\((?:\s*{_NAME}\s*=.*)?\)[\s`]*$", text, re.MULTILINE
+        )
+        return found.start() if found else -1
+
     def _block(self, text: str, start: int, place: int) -> list[FoundCalls]:
         """Read the calls of one block, at least one; each takes the text before it along."""
         found: list[FoundCalls] = []

@@ -14,8 +14,8 @@ _SHORTEST = 5  # of a mark that may have a wrong character
 _BEGINNING = 4  # characters of a mark at the end of a turn that show it
 _MARKUP = re.compile(r"[<\[|/>]")
 _KEYS = ("arguments", "parameters")
-# {"name": ..., "arguments": {...}} of any family, in which one quote may be missing.
-_BODY = re.compile(rf"(?:\"(?:{'|'.join(_KEYS)})\"?|(?:{'|'.join(_KEYS)})\")\s*:\s*\"?\{{")
+# {"name": ..., "arguments": {...}} of any family, in which one quote may be missing, or as Python writes it.
+_BODY = re.compile(rf"(?:[\"'](?:{'|'.join(_KEYS)})[\"']?|(?:{'|'.join(_KEYS)})[\"'])\s*:\s*[\"']?\{{")
 
 
 def marks_of(pieces: Iterable[str]) -> tuple[str, ...]:
