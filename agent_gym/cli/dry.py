@@ -20,6 +20,7 @@ import yaml
 from agent_gym.cli.engine import spoken_by
 from agent_gym.cli.flags import COMMON, TRAINING, mapping
 from agent_gym.models import adapter_base, adapter_folder
+from agent_gym.trainers.settings import Default
 
 
 def config_text(command: str, parsed: Sequence[Any], given: Mapping[str, Any], launch: Sequence[str]) -> str:
@@ -39,8 +40,11 @@ def config_text(command: str, parsed: Sequence[Any], given: Mapping[str, Any], l
         for one in dataclasses.fields(source):
             if one.name in own or one.name in COMMON or one.name in given:
                 settings.setdefault(one.name, getattr(source, one.name))
-    plain = {name: _plain(value) for name, value in settings.items() if value is not None}
+    grows = {name: value for name, value in settings.items() if isinstance(value, Default)}
+    plain = {name: _plain(value) for name, value in settings.items() if value is not None and name not in grows}
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110)
+    # Written as a setting it would be one, and would not grow any more.
+    text += "".join(f"# {name}: {int(value)}, or more where an opening does not fit\n" for name, value in grows.items())
     return text + (f"# with accelerate launch {' '.join(launch)}\n" if launch else "")
 
 
