@@ -195,6 +195,7 @@ def train(place: str, name: str, folder: str, more: dict[str, Any]) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     warnings.simplefilter("always")
+    from agent_gym.cli.main import of_the_machine
     from agent_gym.errors import AgentGymError
 
     words, code = "done", 0
@@ -204,8 +205,8 @@ def train(place: str, name: str, folder: str, more: dict[str, Any]) -> None:
         run(Path(place), name, out, more["steps"], bool(more.get("resume")))
     except AgentGymError as error:
         words, code = f"{type(error).__name__}: {error}", 1
-    except Exception:
-        words, code = traceback.format_exc(), 1
+    except Exception as error:
+        words, code = of_the_machine(error) or traceback.format_exc(), 1
     (out / "refused").write_text("\n".join(REFUSED))
     (out / "end").write_text(words)
     os._exit(code)

@@ -181,7 +181,7 @@ class WholeCheckpoints(ModelUploads):
         folder.mkdir(parents=True, exist_ok=True)
         self._write_weights(folder, state_dict)
         self._weights_written = True
-        write_beside(folder, self._files())
+        write_beside(folder, self._files(), whole=self._writing)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write our model card as README.md, in place of TRL's; a card that cannot be written does not end the run."""
@@ -207,7 +207,7 @@ class WholeCheckpoints(ModelUploads):
             return
         if self.args.should_save:
             Path(folder).mkdir(parents=True, exist_ok=True)
-            write_beside(Path(folder), self._files())
+            write_beside(Path(folder), self._files(), whole=True)
 
     @property
     def _in_shares(self) -> bool:

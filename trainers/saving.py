@@ -8,6 +8,7 @@ others are written. A value that cannot be saved is left out of its file where t
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import os
 import platform
@@ -33,6 +34,8 @@ Write = Callable[[Path], Any]
 ASIDE = "unfinished"
 """The place for unfinished files in the folder of a run, with a folder for each process."""
 _PART = ".part"
+_OF_THE_DISK = (*DISK_FULL, errno.EIO, errno.EROFS, errno.ESTALE, errno.ENODEV, errno.EMFILE, errno.ENFILE)
+_OF_THE_DISK_IN_RUST = tuple(f"(os error {number})" for number in _OF_THE_DISK)
 _ENCODER_FILES = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model",
     "chat_template.jinja", "*processor_config.json",
@@ -81,8 +84,11 @@ def move_into(folder: Path, aside: Path) -> None:
         os.replace(aside / name, folder / name)
 
 
-def write_beside(folder: Path, files: Mapping[str, Write]) -> dict[str, Exception]:
-    """Write further files after the weights, each separately, and return the error of each file that failed."""
+def write_beside(folder: Path, files: Mapping[str, Write], *, whole: bool = False) -> dict[str, Exception]:
+    """Write further files after the weights, each separately, and return the error of each file that failed.
+
+    With `whole`, an error of the disk is raised: a checkpoint without a file is worth less than the checkpoint before.
+    """
     failed: dict[str, Exception] = {}
     for name, write in files.items():
         part = folder / _PART
@@ -92,11 +98,19 @@ def write_beside(folder: Path, files: Mapping[str, Write]) -> dict[str, Exceptio
             write(part)
             move_into(folder, part)
         except Exception as error:  # an error of a library, a full disk, or the user's class
+            if whole and _is_of_the_disk(error):
+                raise
             failed[name] = error
             warnings.warn(f"{name} could not be written into {folder}: {described(error)[:300]}", stacklevel=2)
         finally:
             shutil.rmtree(part, ignore_errors=True)
     return failed
+
+
+def _is_of_the_disk(error: Exception) -> bool:
+    if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+        return True
+    return any(sign in str(error) for sign in _OF_THE_DISK_IN_RUST)  # the errors of `tokenizers` have no number
 
 
 def write_weights(model: Any, folder: Path, state: Mapping[str, torch.Tensor] | None = None) -> None:
@@ -190,7 +204,7 @@ def write_encoder(encoder: Any, folder: Path) -> list[str]:
         encoder.save_pretrained(str(folder))
         return []
     except Exception as error:  # an error of a library, or of the user's class
-        if isinstance(error, OSError) and error.errno in DISK_FULL:
+        if _is_of_the_disk(error):
             raise
         failure = error
     for path in folder.iterdir():

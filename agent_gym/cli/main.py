@@ -102,13 +102,13 @@ def guarded(run: Callable[[], int]) -> int:
         if _was_interrupted(error):
             print("agent-gym: interrupted", file=sys.stderr)
             return 130
-        if reason := _of_the_machine(error):
+        if reason := of_the_machine(error):
             print(f"agent-gym: {harmless(public_text(reason))}", file=sys.stderr)
             return 1
         raise
 
 
-def _of_the_machine(error: Exception) -> str:
+def of_the_machine(error: Exception) -> str:
     """Return the line for a machine that has run out of something, wherever that was noticed; else an empty text."""
     text = str(error)
     if isinstance(error, MemoryError) or any(sign in text for sign in _NO_MEMORY):

@@ -114,8 +114,9 @@ def leave_network() -> None:
     _new_user(flags, user, group)
 
 
-def _new_user(flags: int, user: int, group: int) -> None:
+def _new_user(flags: int, user: int, group: int, proc: int | None = None) -> None:
     """Move into a namespace of users, in which this process's own are called `user` and `group`."""
+    opener = None if proc is None else lambda name, how: os.open(name.removeprefix("/proc/"), how, dir_fd=proc)
     own_user, own_group = os.geteuid(), os.getegid()
     _checked(_libc.unshare(flags | _NEW_USER), "unshare")
     for name, text in (
@@ -123,14 +124,14 @@ def _new_user(flags: int, user: int, group: int) -> None:
         ("uid_map", f"{user} {own_user} 1"),
         ("gid_map", f"{group} {own_group} 1"),
     ):
-        with open(f"/proc/self/{name}", "w") as file:
+        with open(f"/proc/self/{name}", "w", opener=opener) as file:
             file.write(text)
 
 
 def furnish(readable: Sequence[str], hidden: Iterable[str], devices: Iterable[str]) -> None:
     """Make a root of which everything but `readable` is missing, read-only, and move into it.
 
-    `hidden` folders inside of these are to be empty; readable parts inside of them stay. Devices are kept writable. If
+    `hidden` folders inside of these are to be empty; readable parts inside of them stay. Devices can be written to. If
     a mount fails this process has half a root, and must end.
     """
     mount("none", "/", None, _PRIVATE | _RECURSIVE)
@@ -144,7 +145,9 @@ def furnish(readable: Sequence[str], hidden: Iterable[str], devices: Iterable[st
             if folder.startswith(path + "/") and os.path.isdir(root + folder):
                 mount("hidden", root + folder, "tmpfs", NO_SETUID | NO_DEVICES, "size=1m,nr_inodes=4k,mode=755")
     for path in devices:
-        _show(held[path], root + path, NO_SETUID)
+        # A device on a read-only mount can be written to; what cannot is its entry on the machine's disk, with its times.
+        is_folder = os.path.isdir(f"/proc/self/fd/{held[path]}")
+        _show(held[path], root + path, NO_SETUID if is_folder else NO_SETUID | READ_ONLY)
     for name in os.listdir("/"):  # /lib is a link to /usr/lib on most systems, and programs name it
         if os.path.islink("/" + name) and not os.path.lexists(f"{root}/{name}"):
             os.symlink(os.readlink("/" + name), f"{root}/{name}")
@@ -196,13 +199,13 @@ def fork_apart() -> int:
     return _checked(_holding.syscall({"x86_64": 56, "aarch64": 220}[os.uname().machine], flags, 0, 0, 0, 0), "clone")
 
 
-def become_user(number: int) -> None:
+def become_user(number: int, proc: int) -> None:
     """Have another name, and no rights, in a namespace of users of this process: the same one for every session.
 
-    Also the number of processes is counted there.
+    Also the number of processes is counted there. `proc` is a descriptor of a writable /proc.
     """
-    prctl(_PR_SET_DUMPABLE, 1)  # else its files in /proc are root's
-    _new_user(0, number, number)
+    dumpable()
+    _new_user(0, number, number, proc)
     undumpable()
     drop_bounding_set()
     drop_capabilities()
@@ -245,6 +248,11 @@ def drop_capabilities() -> None:
     """Give up all capabilities."""
     prctl(_PR_CAP_AMBIENT, 4)  # PR_CAP_AMBIENT_CLEAR_ALL
     _checked(_libc.capset(_THIS_PROCESS, (ctypes.c_uint32 * 6)()), "capset")
+
+
+def dumpable() -> None:
+    """Let this process write its files in /proc, which are root's else."""
+    prctl(_PR_SET_DUMPABLE, 1)
 
 
 def undumpable() -> None:

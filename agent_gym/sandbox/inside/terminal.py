@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from . import MAX_MESSAGE_BYTES, Exit, Message, Setup, kernel, preload, seccomp, usage
 from .forkserver import CHILDREN, DEVICES, NICE, OVERUSED, Job, RequestServer, or_give_up
 from .groups import Groups, make_groups
+from .links import Links
 
 _SESSIONS, _TESTS, _LOGS = "/sessions", "/tests", "/logs"
 _SCRATCH = ("/run", "/tmp")  # of which tests have their own
@@ -46,7 +47,9 @@ sys.path.insert(0, {_PYTEST!r})
 from pytest import main
 sys.exit(main())
 """
-_ACCOUNTS = {"passwd": "agent:x:1000:1000::/home/agent:/bin/bash\n", "group": "agent:x:1000:\n"}
+_ACCOUNT, _GROUP = "agent:x:1000:1000::{}:/bin/bash\n", "agent:x:1000:\n"
+# Some programs (sqlite3) read their settings from the home that is named here, whatever the variable HOME says.
+_ETC = {"passwd": _ACCOUNT.format("/home/agent"), "passwd.tests": _ACCOUNT.format(_LOGS), "group": _GROUP}
 _USER = 1000
 _PROCESSES = 64
 # Of each thread that a process can have: its stack, and malloc's reserve for it. Next to nothing of it is used.
@@ -54,6 +57,7 @@ _THREAD_BYTES = kernel.STACK_BYTES + (64 << 20)
 _APART = 997  # between the first users of two fork servers with neighbouring numbers
 _REWARDS = ("reward.txt", "reward.json")  # in the order in which Harbor looks for them
 _REWARD_BYTES = 4096
+_TOLD_LINKS = 20
 _AGAIN = kernel.REMOUNT | kernel.BIND | kernel.READ_ONLY | kernel.NO_SETUID | kernel.NO_DEVICES
 
 
@@ -103,7 +107,7 @@ def _prepare(server: socket.socket) -> _Ground:
             os.symlink(interpreter, path)
     for target, name in (("/proc/self/fd", "fd"), ("fd/0", "stdin"), ("fd/1", "stdout"), ("fd/2", "stderr")):
         os.symlink(target, f"/dev/{name}")
-    for path, text in {_PRELUDE: _STATE, **{f"/etc/{name}": text for name, text in _ACCOUNTS.items()}}.items():
+    for path, text in {_PRELUDE: _STATE, **{f"/etc/{name}": text for name, text in _ETC.items()}}.items():
         with open(path, "w") as file:
             file.write(text)
     _furnish_pytest(setup.get("pytest", {}), report_plugin)
@@ -263,10 +267,18 @@ def _confine(request: Message, ground: _Ground) -> int | None:
     kernel.no_new_privileges()
     kernel.mount("proc", "/proc", "proc", kernel.NO_SETUID | kernel.NO_DEVICES, "subset=pid")
     # The system should take a command's memory before anybody else's, and before the files of all sessions.
+    kernel.dumpable()
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
+    kernel.undumpable()
+    # Read-only for the command, which could take that back.
+    proc = os.open("/proc", os.O_PATH | os.O_CLOEXEC)
+    kernel.mount("/proc", "/proc", None, kernel.BIND)
+    kernel.mount("none", "/proc", None, _AGAIN)
     _show_files(request)
     kernel.unmount(_SESSIONS)
+    if request["tests"]:
+        _cut_links(request)
     kernel.mount("none", "/", None, _AGAIN)  # without separate users, commands own it
     os.chdir("/")
     private = 2 * (int(request["memory_mb"]) << 20) + _PROCESSES * kernel.STACK_BYTES
@@ -278,7 +290,8 @@ def _confine(request: Message, ground: _Ground) -> int | None:
         os.setgroups([])
         os.setresgid(*[request["user"]] * 3)
         os.setresuid(*[request["user"]] * 3)
-    kernel.become_user(_USER)
+    kernel.become_user(_USER, proc)
+    os.close(proc)
     kernel.die_with(0)  # the number of a parent outside of this namespace
     if select.select([4], [], [], 0)[0]:
         os._exit(1)  # the fork server had ended before
@@ -294,6 +307,7 @@ def _show_files(request: Message) -> None:
     if tests:
         kernel.mount(f"{folder}.tests", _TESTS, None, kernel.BIND)
         kernel.mount("none", _TESTS, None, _AGAIN)
+        kernel.mount("/etc/passwd.tests", "/etc/passwd", None, kernel.BIND)
         _mount_empty(_LOGS, 1)
         for path in (f"{_LOGS}/verifier", *(f"{_SHOWN}{path}" for path in _SCRATCH)):
             os.makedirs(path)
@@ -312,6 +326,16 @@ def _show_files(request: Message) -> None:
                 os.chmod(outer, 0o777)
         if not any(os.path.islink(outer) for outer in _parents(path)) and not os.path.lexists(path):
             os.symlink(_SHOWN + path, path)
+
+
+def _cut_links(request: Message) -> None:
+    """Remove the links by which files of the session would be files of the tests, and say so in their output."""
+    scratch = [path for path in request["folders"] if path in _SCRATCH]
+    own = {os.stat(path).st_dev for path in (_TESTS, _LOGS, *scratch)}
+    folders = [_SHOWN + path if path in scratch else path for path in request["folders"]]
+    removed = Links(own, os.stat("/proc").st_dev).remove(folders)
+    for path in removed[:_TOLD_LINKS]:
+        os.write(1, f"removed before the tests: {path}, a link to a place of theirs\n".encode(errors="replace"))
 
 
 def _parents(path: str) -> Iterator[str]:
