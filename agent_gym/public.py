@@ -2,7 +2,8 @@
 
 A value whose name ends in token, key, password or secret becomes `***`, in mappings, in command lines and in the texts
 of JSON and of queries. The user and the password of an address are cut. The values of this process's environment
-variables with such names become `***` wherever they are. Texts of episodes are not settings and stay as they are.
+variables with such names, and of the secrets that `hide` was given, become `***` wherever they are. Texts of episodes
+are not settings and stay as they are.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ _VOCABULARY = re.compile(r"(?:.*_)?(?:bos|eos|pad|unk|sep|cls|mask|image|video|a
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _USER = re.compile(r"\b([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)[^/\s?#\"'<>]*@")
 _QUERY = re.compile(rf"([?&;#](?:[\w.-]{{0,60}}[_.-])?(?:{_ENDS}|sig|signature)=)[^&;#\s\"']+", re.IGNORECASE)
+_PASSWORD = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{0,30}://[^/\s?#\"'<>:@]*:([^/\s?#\"'<>]*)@")
+_QUERY_VALUE = re.compile(rf"[?&;#](?:[\w.-]{{0,60}}[_.-])?(?:{_ENDS})=([^&;#\s\"']+)", re.IGNORECASE)
+_PROXIES = {name for one in ("http", "https", "all", "ftp") for name in (f"{one}_proxy", f"{one.upper()}_PROXY")}
 _QUOTED = re.compile(
     rf"""((["'])(?:[\w.-]{{0,60}}[_.-])?(?:{_ENDS})\2\s*:\s*)("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.IGNORECASE
 )
@@ -49,6 +53,8 @@ _ASSIGNED = re.compile(r"(-{0,2}[\w.+:/-]{0,200}?)(\s*[=:]\s*)(\S.*)", re.DOTALL
 _LEAST = 8  # characters of an environment variable's value that is looked for: a shorter one is in many words
 _MAX_DEPTH = 60
 _SHELL = {"PWD", "OLDPWD"}  # the shell's working directories, whose names end like that of a password
+_hidden: set[str] = set()
+"""Secrets of this process's command line and settings files."""
 
 
 def is_secret(name: Any) -> bool:
@@ -68,11 +74,49 @@ def public_text(text: str) -> str:
     return _text(text, _known())
 
 
+def hide(settings: Any) -> None:
+    """From now on mask the secrets of these settings of the user in every text, also where no name tells of them.
+
+    Not for what others sent: it could make a common word a secret.
+    """
+    found: set[str] = set()
+    _collect(settings, found, 0)
+    _hidden.update(text for text in found if len(text) >= _LEAST)
+
+
+def _collect(value: Any, found: set[str], depth: int) -> None:
+    """Find the texts that `public` masks in settings."""
+    if depth > _MAX_DEPTH:
+        return
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            if is_secret(name) and isinstance(one, str):
+                found.add(one)
+            _collect(one, found, depth + 1)
+    elif isinstance(value, list | tuple | set | frozenset):
+        before = ""
+        for one in value:
+            if isinstance(one, str) and before.startswith("-") and "=" not in before and is_secret(before):
+                found.add(one)
+            before = one if isinstance(one, str) else ""
+            _collect(one, found, depth + 1)
+    elif isinstance(value, str):
+        found.update(password for password in _PASSWORD.findall(value))
+        found.update(match[1] for match in _QUERY_VALUE.finditer(value))
+        if value[:1] in ("{", "["):
+            with suppress(ValueError, RecursionError):
+                _collect(json.loads(value), found, depth + 1)
+        elif (assigned := _ASSIGNED.fullmatch(value)) and not assigned[3].startswith("//"):
+            _collect({assigned[1]: assigned[3]}, found, depth + 1)
+
+
 def _known() -> list[str]:
-    """Return the secrets among the environment variables, the longest first."""
+    """Return the secrets among the environment variables and of the user's settings, the longest first."""
     mine = ((name, value) for name, value in os.environ.items() if name not in _SHELL)
     found = {value for name, value in mine if len(value) >= _LEAST and is_secret(name)}
-    return sorted(found, key=len, reverse=True)
+    for name in _PROXIES.intersection(os.environ):
+        found.update(password for password in _PASSWORD.findall(os.environ[name]) if len(password) >= _LEAST)
+    return sorted(found | _hidden, key=len, reverse=True)
 
 
 def _public(value: Any, known: Sequence[str], depth: int) -> Any:

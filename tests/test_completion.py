@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from agent_gym.cli import start
 from agent_gym.cli.main import COMMANDS, main
-from agent_gym.cli.start import _SCRIPTS
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_bash_completes(tmp_path: Path) -> None:
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m agent_gym "$@"\n')
     command.chmod(0o755)
     asked = "COMP_WORDS=(agent-gym play AgentR1/Bi); COMP_CWORD=2; _agent_gym"
-    script = _SCRIPTS["bash"] + asked + '; echo "${COMPREPLY[@]}"'
+    script = Path(start.__file__).with_name("completion-bash.txt").read_text() + asked + '; echo "${COMPREPLY[@]}"'
     words = ["bash", "-c", f"PATH={tmp_path}:$PATH\n{script}"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "AgentR1/Bisect-v0", done.stderr

@@ -20,6 +20,7 @@ from agent_gym.policies.base import MIN_TEMPERATURE
 from agent_gym.rollout import Budget, make_context, tighten
 from agent_gym.trainers.common import check_precision, check_warmup, choose_metric
 from agent_gym.trainers.estimators import SCALES, Credit, Estimator, get_estimator
+from agent_gym.trainers.public_arguments import ReportedArguments
 from agent_gym.trainers.settings import AgentSettings, CriticSettings
 from agent_gym.trainers.unread import check_read
 
@@ -122,7 +123,7 @@ def follow_new_words(args: Any) -> None:
 
 
 @dataclass
-class AgentGRPOConfig(AgentSettings, GRPOConfig):  # type: ignore[misc]  # choices, where TRL takes any text
+class AgentGRPOConfig(ReportedArguments, AgentSettings, GRPOConfig):  # type: ignore[misc]  # choices, where TRL takes any text
     """Settings of `AgentGRPOTrainer`: the fields of `trl.GRPOConfig` and of `AgentSettings`.
 
     `per_device_train_batch_size` counts episodes. Turns and episodes have separate budgets, in place of

@@ -1,4 +1,4 @@
-"""`training_args.bin`, the arguments that a trainer writes next to a model, without secrets."""
+"""The arguments of a trainer without secrets: in `training_args.bin`, and for trackers (TensorBoard, W&B, trackio)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,31 @@ import copy
 import dataclasses
 from typing import Any
 
+from trl import SFTConfig
+
 from agent_gym.public import is_secret, public
+
+
+class ReportedArguments:
+    """Arguments that trackers get without secrets; transformers masks the values whose names end in `_token` only."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arguments for trackers, and for nothing that is loaded again."""
+        return public(super().to_dict())  # type: ignore[misc]  # of `TrainingArguments`
+
+
+@dataclasses.dataclass
+class ReportedSFTConfig(ReportedArguments, SFTConfig):
+    """`trl.SFTConfig`, for trackers without secrets."""
+
+
+def reported(args: SFTConfig) -> SFTConfig:
+    """Return arguments of TRL that trackers get without secrets; of a class of the user's, the arguments themselves."""
+    if type(args) is not SFTConfig:
+        return args
+    made = copy.copy(args)
+    made.__class__ = ReportedSFTConfig
+    return made
 
 
 def public_arguments(args: Any) -> Any:

@@ -36,6 +36,7 @@ from agent_gym.trainers.checkpoints import WholeCheckpoints
 from agent_gym.trainers.common import check_sft
 from agent_gym.trainers.engine import warn_of_rounding
 from agent_gym.trainers.policy_model import policy_model
+from agent_gym.trainers.public_arguments import reported
 from agent_gym.trainers.shortcuts import check_adapters, reading_only
 
 TRAIN_ON = ("policy", "all")
@@ -180,7 +181,7 @@ def train_sft(
     if vision is not None:
         kwargs["data_collator"] = partial(_collate, rows, vision, tokenizer.tokenizer.pad_token_id)
         args.remove_unused_columns = False  # the collator reads the number of the row
-    kwargs |= {"args": args, "train_dataset": dataset, "processing_class": tokenizer}
+    kwargs |= {"args": reported(args), "train_dataset": dataset, "processing_class": tokenizer}
     with policy_model(model, args, kwargs) as weights:
         trainer = _LabelledTokens(model=weights, **kwargs)
     check_adapters(trainer.model)

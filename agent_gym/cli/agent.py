@@ -13,6 +13,7 @@ import sys
 
 from agent_gym.cli.parser import one_line
 from agent_gym.cli.rendezvous import bind_store
+from agent_gym.cli.told import mask_what_is_told
 
 LOST = 75  # the exit code of a failure that may pass, as in sysexits.h
 
@@ -20,6 +21,7 @@ LOST = 75  # the exit code of a failure that may pass, as in sysexits.h
 def main() -> None:
     """Run `accelerate launch` with the arguments of this process."""
     bind_store()
+    mask_what_is_told(sys.argv[1:])
     try:
         runpy.run_module("accelerate.commands.launch", run_name="__main__", alter_sys=True)
     except Exception as error:

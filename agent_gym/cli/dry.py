@@ -20,6 +20,7 @@ import yaml
 from agent_gym.cli.engine import spoken_by
 from agent_gym.cli.flags import COMMON, TRAINING, mapping
 from agent_gym.models import adapter_base, adapter_folder
+from agent_gym.public import MASK, public, public_text
 from agent_gym.trainers.settings import Default
 
 
@@ -41,11 +42,13 @@ def config_text(command: str, parsed: Sequence[Any], given: Mapping[str, Any], l
             if one.name in own or one.name in COMMON or one.name in given:
                 settings.setdefault(one.name, getattr(source, one.name))
     grows = {name: value for name, value in settings.items() if isinstance(value, Default)}
-    plain = {name: _plain(value) for name, value in settings.items() if value is not None and name not in grows}
-    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110)
+    shown = {name: value for name, value in settings.items() if value is not None and name not in grows}
+    text = yaml.safe_dump(public(_plain(shown)), sort_keys=False, allow_unicode=True, width=110)
     # Written as a setting it would be one, and would not grow any more.
     text += "".join(f"# {name}: {int(value)}, or more where an opening does not fit\n" for name, value in grows.items())
-    return text + (f"# with accelerate launch {' '.join(launch)}\n" if launch else "")
+    if MASK in text:
+        text += f"# {MASK} is a secret: put it in, or give it on the command line, before --config reads this\n"
+    return text + (f"# with accelerate launch {' '.join(public(launch))}\n" if launch else "")
 
 
 def _plain(value: Any) -> Any:
@@ -69,7 +72,7 @@ def plan_text(command: str, parsed: Sequence[Any], datasets: Sequence[Any], laun
         lines.append(("trained", f"its adapter, on {adapter_base(folder)}"))
     if model.use_peft:
         lines.append(("trained", f"LoRA adapters of rank {model.lora_r}"))
-    lines.append(("processes", f"accelerate launch {' '.join(launch)}" if launch else "1, this one"))
+    lines.append(("processes", f"accelerate launch {' '.join(public(launch))}" if launch else "1, this one"))
     if command != "sft":
         train, evaluated = datasets
         sources = Counter(train["env_id"])
@@ -97,4 +100,4 @@ def plan_text(command: str, parsed: Sequence[Any], datasets: Sequence[Any], laun
             written.append(f"trajectories ({args.trajectories_per_step} episodes a rollout and process)")
     trackers = [name for name in args.report_to if name != "none"]
     lines += [("writes", f"{run}: {', '.join(written)}"), ("reports to", ", ".join(trackers) or "nothing else")]
-    return "".join(f"# {name:<11}{text}\n" for name, text in lines)
+    return public_text("".join(f"# {name:<11}{text}\n" for name, text in lines))

@@ -25,9 +25,12 @@ from agent_gym.cli.flags import help_text
 from agent_gym.cli.main import guarded
 from agent_gym.cli.parser import announce, read_yaml, seed_list, take_option, with_underscores
 from agent_gym.cli.runs import over_seeds
+from agent_gym.cli.told import mask_what_is_told
 from agent_gym.errors import ConfigError, require
 from agent_gym.policies.vllm import set_environment
+from agent_gym.public import public_text
 from agent_gym.trainers.run_file import recorded
+from agent_gym.untrusted import harmless
 
 LAUNCHER = "AGENT_GYM_LAUNCHER"  # the environment variable with the process id of the launcher, for its processes
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -99,7 +102,7 @@ def before_imports() -> None:
     def show(message: Warning | str, category: type[Warning], filename: str, *where: Any, **more: Any) -> None:
         place = Path(filename)
         if _PACKAGE in place.parents or "site-packages" not in place.parts:  # ours, or the user's
-            print(f"agent-gym: {' '.join(str(message).split())}", file=sys.stderr)
+            print(f"agent-gym: {harmless(public_text(' '.join(str(message).split())))}", file=sys.stderr)
 
     warnings.showwarning = show
 
@@ -146,4 +149,5 @@ if __name__ == "__main__":
     # launchers the parent may be another process than the one that this variable names.
     launcher_id = os.environ.get(LAUNCHER) if "TORCHELASTIC_RUN_ID" in os.environ else None
     end_with(int(launcher_id) if launcher_id else os.getppid())
+    mask_what_is_told(sys.argv[1:])
     raise SystemExit(guarded(lambda: train(sys.argv[1], sys.argv[2:], launched=True)))

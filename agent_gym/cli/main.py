@@ -18,6 +18,7 @@ from importlib import import_module
 
 from agent_gym import __version__
 from agent_gym.cli.parser import nearest, one_line
+from agent_gym.cli.told import mask_what_is_told
 from agent_gym.errors import DISK_FULL, AgentGymError, ConfigError
 from agent_gym.public import public_text
 from agent_gym.untrusted import harmless
@@ -59,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if argv is None and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if argv is None:
+        mask_what_is_told(sys.argv[1:])
     return guarded(lambda: _run(sys.argv[1:] if argv is None else argv))
 
 
@@ -78,7 +81,7 @@ _NO_MEMORY = ("DefaultCPUAllocator: ", "std::bad_alloc")  # of torch and of othe
 def guarded(run: Callable[[], int]) -> int:
     """Call `run` and map the errors that we raise on purpose to a line on stderr and an exit code.
 
-    Everything else is a defect of ours and keeps its traceback.
+    Everything else is a defect of ours and keeps its traceback, in which `mask_what_is_told` masks secrets.
     """
     in_main = threading.current_thread() is threading.main_thread()
     if in_main and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:

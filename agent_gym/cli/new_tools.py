@@ -42,34 +42,7 @@ _BESIDE = '''def _beside(name: str) -> str:
 
 
 '''
-_TRIAL = """
-import json, sys
-from concurrent.futures import ThreadPoolExecutor
-name, calls, output = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
-sys.path.insert(0, "")
-from agent_gym.tool_results import raised_so_far
-from agent_gym.function_tools import as_tools
-from agent_gym.errors import described, where_raised
-said = {}
-def attempt(function, arguments):
-    try:
-        (one,) = as_tools([function], name)
-        before = len(raised_so_far())
-        result = one.run(arguments)
-        new = raised_so_far()[before:]
-        if new:
-            return "raised", f"{new[0].error} ({new[0].place})"
-        return ("answers" if not result.error else "answers with an error"), result.text
-    except BaseException as error:
-        return "broke", f"{described(error)} ({where_raised(error)})"
-try:
-    tools = __import__(name + ".tools").tools
-    with ThreadPoolExecutor(1) as pool:  # environments live in threads, too
-        said = {one: pool.submit(attempt, getattr(tools, one), given).result() for one, given in calls.items()}
-except BaseException as error:
-    said = {"": ("broke", f"{described(error)} ({where_raised(error)})")}
-open(output, "w").write(json.dumps(said))
-"""
+_TRIAL = Path(__file__).with_name("trial.txt")
 
 
 class Brought(NamedTuple):
@@ -348,7 +321,7 @@ def tried(
     before = {*folder.rglob("*")}
     with tempfile.TemporaryDirectory() as temporary:
         output = Path(temporary) / "said.json"
-        code = f"import sys; sys.path[:] = {[one for one in sys.path if one]!r}\n{_TRIAL}"
+        code = f"import sys; sys.path[:] = {[one for one in sys.path if one]!r}\n{_TRIAL.read_text()}"
         command = [sys.executable, "-c", code, name, json.dumps(calls), str(output)]
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
         try:

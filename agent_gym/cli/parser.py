@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from agent_gym.cli.names import environment_first, meant
 from agent_gym.errors import ConfigError, one_of, require, writing
+from agent_gym.public import MASK, hide
 from agent_gym.registry import resolve_env_id
 from agent_gym.row_columns import checked_columns
 from agent_gym.untrusted import check_depth, harmless, parse_json, read_text
@@ -200,7 +201,20 @@ def read_yaml(path: str) -> dict[str, Any]:
         raise ConfigError(f"{path}{where}: not valid yaml: {reason}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold `key: value` lines; it holds a {type(content).__name__}")
-    return {str(key): value for key, value in content.items()}
+    return _told({str(key): value for key, value in content.items()}, path)
+
+
+def _told(settings: dict[str, Any], path: str) -> dict[str, Any]:
+    """Note the secrets of a settings file, and refuse one in which they were masked when it was written."""
+    for name, value in settings.items():
+        text = json.dumps(value, default=str)
+        if f'"{MASK}"' in text or f'"{MASK}\\"' in text or f"={MASK}" in text:
+            raise ConfigError(
+                f"{path}: {name} holds {MASK}, the mark of a secret that was not written: put it in, or remove {name} "
+                f"and give --{name} on the command line"
+            )
+    hide(settings)
+    return settings
 
 
 def read_settings(path: str) -> dict[str, Any]:
@@ -210,7 +224,7 @@ def read_settings(path: str) -> dict[str, Any]:
     try:
         content = tomllib.loads(read_text(Path(path)))
         check_depth(content)
-        return content
+        return _told(content, path)
     except RecursionError as error:
         raise ConfigError(f"cannot read {path}: nested too deeply") from error
     except ValueError as error:

@@ -15,6 +15,7 @@ import re
 import shutil
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 
 from agent_gym.cli.parser import CommandParser, add_engine, announce, positive, seed_list
 from agent_gym.dependencies import install_command
@@ -24,28 +25,7 @@ from agent_gym.registry import EnvEntry, entries, resolve_env_id
 
 _PRESETS = "cpu gpu alfworld bargain bisect bisect512 hotpotqa maze retool smollm2 support webshop zero".split()
 """The names in speedrun/presets.toml, which are read after the arguments."""
-_SCRIPTS = {
-    "bash": """\
-_agent_gym() {
-  local words
-  words=$(agent-gym completion words "${COMP_WORDS[@]:1:COMP_CWORD-1}" 2>/dev/null)
-  # Without words to offer, the shell completes files.
-  mapfile -t COMPREPLY < <(compgen -W "$words" -- "${COMP_WORDS[COMP_CWORD]}")
-}
-complete -o default -o bashdefault -F _agent_gym agent-gym
-""",
-    "zsh": """\
-_agent_gym() {
-  local -a found
-  found=(${(f)"$(agent-gym completion words "${(@)words[2,CURRENT-1]}" 2>/dev/null)"})
-  compadd -a found || _files
-}
-compdef _agent_gym agent-gym
-""",
-    "fish": """\
-complete -c agent-gym -a '(agent-gym completion words (commandline -opc)[2..-1] 2>/dev/null)'
-""",
-}
+_SHELLS = ("bash", "zsh", "fish")
 
 
 def list_envs(argv: Sequence[str]) -> int:
@@ -87,8 +67,9 @@ def completion(argv: Sequence[str]) -> int:
         'use it:  eval "$(agent-gym completion bash)" in ~/.bashrc; eval "$(agent-gym completion zsh)" in ~/.zshrc, '
         "behind compinit; agent-gym completion fish | source in ~/.config/fish/config.fish"
     )
-    parser.flag("shell", "the shell", choices=list(_SCRIPTS))
-    print(_SCRIPTS[parser.parse(argv).shell], end="")
+    parser.flag("shell", "the shell", choices=_SHELLS)
+    script = Path(__file__).with_name(f"completion-{parser.parse(argv).shell}.txt")
+    print(script.read_text(), end="")
     return 0
 
 

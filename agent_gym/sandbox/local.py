@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from agent_gym.errors import ConfigError, whole_number
@@ -29,45 +30,7 @@ any file, no network, no signal to another process, no other process, nothing of
 system call that is not on the list, and the limits."""
 
 # Each attempt must be refused by the system. Any other error is a mistake of the test, and counts as not enforced.
-_PROGRAM = """
-import ctypes, json, os, socket
-
-def refused(attempt):
-    try:
-        attempt()
-    except (PermissionError, FileNotFoundError, MemoryError):
-        return True
-    except OSError as error:
-        return error.errno in (27, 97)  # EFBIG, EAFNOSUPPORT
-    return False
-
-def io_uring():
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(425, 1, ctypes.create_string_buffer(120)) < 0:
-        raise OSError(ctypes.get_errno(), "")
-
-canary, caller, port, memory, written = {canary!r}, {caller}, {port}, {memory}, {written}
-results = {{
-    "fs_read": refused(lambda: open(canary).read()) and refused(lambda: os.listdir(os.path.dirname(canary))),
-    "fs_write": refused(lambda: open(canary, "a")) and refused(lambda: os.unlink(canary))
-    and refused(lambda: os.chmod(canary, 0o777)) and refused(lambda: open(canary + "2", "w"))
-    and refused(lambda: os.open(canary, 3)) and refused(lambda: os.open(canary, 3 | os.O_TRUNC))
-    and refused(lambda: os.truncate(canary, 0))
-    # Of what may be read, the one file that it would not harm.
-    and refused(lambda: os.open("/dev/null", os.O_RDONLY | os.O_TRUNC)),
-    "network": refused(lambda: socket.create_connection(("127.0.0.1", port), 1)),
-    "signals": refused(lambda: os.kill(caller, 0)) and refused(lambda: os.kill(os.getppid(), 0)),
-    "processes": refused(lambda: os.fork() or os._exit(0)) and refused(lambda: os.execv("/bin/true", ["true"])),
-    "environment": refused(lambda: open(f"/proc/{{caller}}/environ").read())
-    and refused(lambda: open(f"/proc/{{os.getppid()}}/environ").read())
-    and set(os.environ) == {{"PATH", "HOME", "LANG", "TZ"}},
-    "syscalls": refused(io_uring) and refused(lambda: os.setpriority(os.PRIO_PROCESS, 0, 19)),
-    "memory": refused(lambda: bytearray(memory)),
-}}
-print(json.dumps(results), flush=True)
-results["output"] = refused(lambda: (os.write(2, bytes(written)), os.write(2, b"x")))
-print(json.dumps(results))
-"""
+_PROGRAM = Path(__file__).with_name("attempts.txt")
 
 
 class LocalSandbox(ForkServers):
@@ -198,7 +161,7 @@ class LocalSandbox(ForkServers):
     def _test(self) -> tuple[dict[str, bool], str]:
         """Try everything once; return for each of `PROPERTIES` whether it held, and why the test did not run."""
         with out_of_bounds() as (canary, port):
-            program = _PROGRAM.format(
+            program = _PROGRAM.read_text().format(
                 canary=str(canary),
                 caller=os.getpid(),
                 port=port,

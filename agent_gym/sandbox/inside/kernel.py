@@ -145,7 +145,7 @@ def furnish(readable: Sequence[str], hidden: Iterable[str], devices: Iterable[st
             if folder.startswith(path + "/") and os.path.isdir(root + folder):
                 mount("hidden", root + folder, "tmpfs", NO_SETUID | NO_DEVICES, "size=1m,nr_inodes=4k,mode=755")
     for path in devices:
-        # A device on a read-only mount can be written to; what cannot is its entry on the machine's disk, with its times.
+        # A device on a read-only mount can be written to, but its entry on the machine's disk, with its times, cannot.
         is_folder = os.path.isdir(f"/proc/self/fd/{held[path]}")
         _show(held[path], root + path, NO_SETUID if is_folder else NO_SETUID | READ_ONLY)
     for name in os.listdir("/"):  # /lib is a link to /usr/lib on most systems, and programs name it

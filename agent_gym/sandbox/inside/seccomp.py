@@ -16,6 +16,7 @@ import errno
 import os
 import struct
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from . import kernel
 
@@ -25,85 +26,22 @@ NOTIFICATIONS = RECEIVE, SEND = 0xC0502100, 0xC0182101
 _Numbers = dict[str, list[str]]
 
 
-def _numbers(*groups: str) -> _Numbers:
-    """Read the names of calls with their numbers on x86_64 and aarch64, from the headers of Linux 6.
+def _read() -> dict[str, _Numbers]:
+    """Read the names of calls with their numbers, by the sections of calls.txt, in its order."""
+    found: dict[str, _Numbers] = {}
+    for line in Path(__file__).with_name("calls.txt").read_text().splitlines():
+        if line.startswith("["):
+            section = found.setdefault(line.strip("[]"), {})
+        elif line and not line.startswith("#"):
+            section |= {name: numbers for name, *numbers in map(str.split, line.split(","))}
+    return found
 
-    A dash marks a call that a newer one replaced.
-    """
-    entries = [entry.split() for entry in ", ".join(groups).split(", ")]
-    return {name: numbers for name, *numbers in entries}
 
-
-# The hot ones first: the filter is read from the top.
-_ALLOWED = _numbers(
-    # Read and write open files: standard input, the two outputs, and files that Landlock let it open.
-    "read 0 63, write 1 64, readv 19 65, writev 20 66, pread64 17 67, pwrite64 18 68, lseek 8 62, close 3 57, "
-    "close_range 436 436, dup 32 23, dup2 33 -, dup3 292 24",
-    # Memory; RLIMIT_AS counts all of it. PROT_EXEC stays possible (ctypes and libffi need it), and costs nothing:
-    # native code meets the same filter.
-    "mmap 9 222, munmap 11 215, mprotect 10 226, mremap 25 216, madvise 28 233, brk 12 214",
-    # Threads: locks, their bookkeeping in glibc, and the number of cores. Making one is judged below.
-    "futex 202 98, set_robust_list 273 99, rseq 334 293, sched_yield 24 124, sched_getaffinity 204 123",
-    # Look at files. Names and sizes of known paths can be asked for; contents are a matter of Landlock.
-    "fstat 5 80, stat 4 -, lstat 6 -, newfstatat 262 79, statx 332 291, access 21 -, faccessat 269 48, "
-    "faccessat2 439 439, readlink 89 -, readlinkat 267 78, getcwd 79 17, chdir 80 49, fchdir 81 50, getdents 78 -, "
-    "getdents64 217 61, statfs 137 43, fstatfs 138 44, fadvise64 221 223, umask 95 166",
-    # On a file that can only be read these do nothing, and programs call them out of habit. flock does something:
-    # a lock on a file of the standard library would be seen by the programs of others, and so be a way to speak.
-    "fsync 74 82, fdatasync 75 83",
-    # Ask who and where one is. They change nothing, and Python asks some of them at the start of a module.
-    "getpid 39 172, getppid 110 173, gettid 186 178, getuid 102 174, geteuid 107 175, getgid 104 176, "
-    "getegid 108 177, getresuid 118 148, getresgid 120 150, getgroups 115 158, getpgrp 111 -, getpgid 121 155, "
-    "getsid 124 156, uname 63 160, sysinfo 99 179, times 100 153, getrusage 98 165, getrlimit 97 163",
-    # Time: read it, sleep, and be woken. Timers send signals to their own process only. timer_create is left out:
-    # each of its timers takes kernel memory, and Python has no use for it.
-    "clock_gettime 228 113, clock_getres 229 114, clock_nanosleep 230 115, nanosleep 35 101, gettimeofday 96 169, "
-    "time 201 -, alarm 37 -, setitimer 38 103, getitimer 36 102, pause 34 -",
-    # Signals to oneself. restart_syscall continues a sleep that a stopped session was in.
-    "rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139, rt_sigpending 127 136, rt_sigsuspend 130 133, "
-    "rt_sigtimedwait 128 137, sigaltstack 131 132, restart_syscall 219 128",
-    # Pipes to oneself and waiting for them: asyncio and the queues of threads. Their size cannot be raised (fcntl).
-    "pipe 22 -, pipe2 293 59, select 23 -, pselect6 270 72, poll 7 -, ppoll 271 73, epoll_create 213 -, "
-    "epoll_create1 291 20, epoll_ctl 233 21, epoll_wait 232 -, epoll_pwait 281 22, recvfrom 45 207",
-    # Children do not exist; the honest answer (ECHILD) is better than a refusal.
-    "wait4 61 260, waitid 247 95, getrandom 318 278, exit 60 93, exit_group 231 94",
-)
-
-# Allowed for some arguments, which `template` names.
-_JUDGED = _numbers(
-    "openat 257 56, open 2 -, clone 56 220, kill 62 129, tgkill 234 131, fcntl 72 25, ioctl 16 29, prctl 157 167, "
-    "prlimit64 302 261, socketpair 53 199, sendto 44 206, mmap 9 222",
-)
-
-# They change the file system. Landlock and a read-only root refuse them too, with this same answer, so that programs
-# read the same wherever they run.
-_FILE_CHANGES = _numbers(
-    "unlink 87 -, unlinkat 263 35, rename 82 -, renameat 264 38, renameat2 316 276, mkdir 83 -, mkdirat 258 34, "
-    "rmdir 84 -, symlink 88 -, symlinkat 266 36, link 86 -, linkat 265 37, truncate 76 45, ftruncate 77 46, creat 85 -"
-)
-# No other programs and no network. Python's own error messages explain EACCES best.
-_REFUSED_WITH_EACCES = _FILE_CHANGES | _numbers("execve 59 221, execveat 322 281, socket 41 198")
-
-# The further calls of a shell's programs: start others, and change files as far as their mounts allow. A socket is
-# still refused. So are the calls by which a process reaches into another one, and new namespaces.
-_SHELL = _FILE_CHANGES | _numbers(
-    # At the start of every program, and of others by it.
-    "execve 59 221, fork 57 -, vfork 58 -, arch_prctl 158 -, set_tid_address 218 96, setpgid 109 154, setsid 112 157, "
-    # Bash asks whether it was started over the network, and takes a refusal for a yes (getpeername).
-    "getpriority 140 141, capget 125 90, getpeername 52 205, tkill 200 130",
-    # Files: all folders that hold none of the session are read-only.
-    "chmod 90 -, fchmod 91 52, fchmodat 268 53, fchmodat2 452 452, chown 92 -, lchown 94 -, fchown 93 55, "
-    "fchownat 260 54, utime 132 -, utimes 235 -, futimesat 261 -, utimensat 280 88, mknod 133 -, mknodat 259 33, "
-    "flock 73 32, fallocate 285 47, copy_file_range 326 285, sendfile 40 71, splice 275 76, sync 162 81, "
-    "syncfs 306 267, msync 26 227, preadv 295 69, pwritev 296 70, readahead 187 213, getxattr 191 8, lgetxattr 192 9, "
-    "fgetxattr 193 10, listxattr 194 11, llistxattr 195 12, flistxattr 196 13",
-)
-
-# glibc tries the newer call first and falls back to the older one, whose arguments a filter can see: the arguments of
-# clone3 and openat2 lie in memory, where another thread could change them after they were judged.
-_REFUSED_WITH_ENOSYS = _numbers("clone3 435 435, openat2 437 437")
-# As file systems without extended attributes answer: `sed -i` and `cp -p` then say nothing of it.
-_REFUSED_TO_SHELLS = _numbers("setxattr 188 5, lsetxattr 189 6, fsetxattr 190 7")
+_CALLS = _read()
+_ALLOWED, _JUDGED, _FILE_CHANGES = _CALLS["allowed"], _CALLS["judged"], _CALLS["file changes"]
+_REFUSED_WITH_EACCES = _FILE_CHANGES | _CALLS["refused with EACCES"]
+_SHELL = _FILE_CHANGES | _CALLS["shell"]
+_REFUSED_WITH_ENOSYS, _REFUSED_TO_SHELLS = _CALLS["refused with ENOSYS"], _CALLS["refused to shells"]
 
 # fcntl: descriptors and their flags. Left out are F_SETOWN and F_SETSIG, by which the kernel can be made to send any
 # signal to any process of the same user when a file becomes readable; F_SETPIPE_SZ, memory that no limit counts;
