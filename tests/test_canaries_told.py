@@ -142,7 +142,6 @@ def test_words_of_settings_that_are_no_secrets_stay() -> None:
             "tokenizer",
             "--seed",
             "12345678",
-            "max_token=12345678",
         ]
     )
     hide({"tokens": "accuracy", "max_token": 12345678, "url": "http://localhost:8000/v1", "use_auth_token": True})
