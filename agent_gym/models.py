@@ -15,9 +15,11 @@ from typing import Any
 
 from agent_gym.data import MODELS, cache_folder
 from agent_gym.errors import ConfigError, require
+from agent_gym.untrusted import read_json
 
 ADAPTER = "adapter_config.json"
 _CHECKPOINT = "checkpoint-"
+_LONGEST_NAME = 255  # characters of a folder or a hub id: file systems take no longer ones
 _ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _WEIGHTS = ("*.safetensors", "*.bin", "*.safetensors.index.json", "*.bin.index.json")
 _SHARES = "pytorch_model_fsdp_0"  # accelerate's name
@@ -67,7 +69,7 @@ def adapter_base(folder: Path) -> str:
     file = folder / ADAPTER
     base = _read_json(file).get("base_model_name_or_path")
     cure = f"set base_model_name_or_path in {file} to the folder or hub id of the model that it was trained on"
-    if not isinstance(base, str) or not base:
+    if not isinstance(base, str) or not 0 < len(base) <= _LONGEST_NAME:
         raise ConfigError(f"the adapter in {folder} names no base model: {cure}")
     source = model_source(base)
     name = Path(base).name
@@ -146,7 +148,7 @@ def _check_weights(path: Path, pattern: str) -> None:
                 tensors: dict[str, Any] = json.loads(opened.read(head)) if 2 <= head <= size - 8 else {"": {}}
                 ends = [entry["data_offsets"][1] for name, entry in tensors.items() if name != "__metadata__"]
                 whole = size == 8 + head + max(ends, default=0)
-            except (ValueError, AttributeError, KeyError, TypeError, IndexError):
+            except (ValueError, AttributeError, KeyError, TypeError, IndexError, RecursionError):
                 whole = False
         if not whole:
             raise ConfigError(f"{file} is no whole file of weights ({size:,} bytes): copy or download it again")
@@ -165,12 +167,11 @@ def _is_path(source: str) -> bool:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} holds a {type(content).__name__}; it must hold an object")
-    return content
+        return dict(read_json(path, dict))
+    except ValueError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {' '.join(str(error).split())}; it must hold a JSON object: copy it again"
+        ) from error
 
 
 @functools.lru_cache(maxsize=64)
@@ -192,7 +193,11 @@ def named_tokenizer(model: str, *, images: bool = False) -> Any:
     kind = transformers.AutoProcessor if images else transformers.AutoTokenizer
     try:
         return kind.from_pretrained(encoder_source(model))
-    except (OSError, ValueError) as error:
+    except ConfigError:
+        raise
+    except Exception as error:  # broken files end in any error of transformers, and of `tokenizers` in a bare one
+        if not isinstance(error, OSError | ValueError) and not Path(model_source(model)).is_dir():
+            raise
         reason = " ".join(str(error).split()).partition(". ")[0][:200]
         cure = "give the folder or hub id of a model, smollm2 after `agent-gym prepare smollm2`, or a loaded tokenizer"
         raise ConfigError(f"the tokenizer of {model!r} cannot be loaded: {reason}; {cure}") from error

@@ -42,6 +42,7 @@ from agent_gym.trainers.critic import FILE as CRITIC
 from agent_gym.trainers.critic import PREFIX, save_critic
 from agent_gym.trainers.engine import merged_weights
 from agent_gym.trainers.hub import MODEL_FILES
+from agent_gym.untrusted import read_json
 
 _SHARES = "pytorch_model_fsdp_0"  # accelerate's name
 
@@ -61,7 +62,7 @@ def find_checkpoint(path: str | Path) -> Checkpoint:
     for place in (folder, Path(get_last_checkpoint(str(folder)) or folder)):
         adapter = place / "adapter_config.json"
         if adapter.is_file() and (place / "adapter_model.safetensors").is_file():
-            return Checkpoint(place, str(json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"]))
+            return Checkpoint(place, _base_of(adapter))
         weights = (place / _SHARES).is_dir() or any(place.glob("model*.safetensors"))
         if not adapter.is_file() and (place / "config.json").is_file() and weights:
             return Checkpoint(place, None)
@@ -69,6 +70,13 @@ def find_checkpoint(path: str | Path) -> Checkpoint:
         f"{place} holds no model: neither adapter_config.json nor config.json with safetensors. Weights that DeepSpeed "
         "has left in shares become whole with its zero_to_fp32.py"
     )
+
+
+def _base_of(adapter: Path) -> str:
+    try:
+        return str(read_json(adapter, {"base_model_name_or_path": str})["base_model_name_or_path"])
+    except ValueError as error:
+        raise ConfigError(f"{adapter} cannot be read: {error}; copy it again, or set the base model in it") from error
 
 
 def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool = False, critic: bool = False) -> Path:

@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.errors import ConfigError, writing
+from agent_gym.untrusted import number, parse_json
 
+_LAST_SECOND = 253_402_300_800  # the year 10000, which no clock shows
 FILE = "run.lock"
 _VARIABLE = "AGENT_GYM_RUN"  # the run to which this process belongs
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -125,7 +127,7 @@ def _owner(descriptor: int) -> dict[str, Any]:
     """Read the owner of the lock; the result is empty if the owner is not known."""
     for _ in range(20):  # a run that has just taken the lock writes at once
         with suppress(ValueError):
-            about = json.loads(os.pread(descriptor, 4096, 0))
+            about = parse_json(os.pread(descriptor, 4096, 0).decode())
             return about if isinstance(about, dict) else {}
         time.sleep(0.05)
     return {}
@@ -133,7 +135,7 @@ def _owner(descriptor: int) -> dict[str, Any]:
 
 def _refusal(folder: str | Path, owner: dict[str, Any]) -> ConfigError:
     since = ""
-    if isinstance(owner.get("started"), int | float):
+    if number(owner.get("started")) and 0 < owner["started"] < _LAST_SECOND:
         since = f" since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(owner['started']))}"
     who = f"process {owner.get('pid', 'unknown')} on {owner.get('host', 'an unknown host')}"
     return ConfigError(

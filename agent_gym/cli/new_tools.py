@@ -34,14 +34,7 @@ _TRIAL_S = 60.0
 _MOST_BYTES = 100_000_000  # of a folder that comes along
 _OWN = ("data", "env.py", "__init__.py", "tools.py", "files")  # names in the package that are taken
 _OPENERS = {"Path", "PurePath", "join", "open", "listdir", "scandir", "glob", "iglob", "walk", "connect", "joinpath"}
-_BESIDE = '''def _beside(name: str) -> str:
-    """Return the path of a file that came along with this module."""
-    import os
-
-    return os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
-
-
-'''
+_BESIDE = Path(__file__).with_name("beside.txt").read_text()
 _TRIAL = Path(__file__).with_name("trial.txt")
 
 

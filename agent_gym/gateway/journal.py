@@ -163,7 +163,7 @@ def folded(content: bytes) -> dict[str, Any] | None:
     """Return the record of a conversation from its file; None if no turn of it was answered."""
     lines = []
     for line in content.split(b"\n"):
-        with suppress(ValueError):  # half of the last line, which a kill may leave
+        with suppress(ValueError, RecursionError):  # half of the last line, which a kill may leave
             lines.append(json.loads(line))
     if len(lines) < 2:
         return None

@@ -7,7 +7,6 @@ environment says success, unless a line has its own `label`.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
@@ -25,6 +24,7 @@ from agent_gym.judges.questions import Case
 from agent_gym.judges.sources import JudgeFailure
 from agent_gym.rollout import from_record
 from agent_gym.rollout.trajectories import misfit
+from agent_gym.untrusted import parse_json
 
 
 class Labelled(NamedTuple):
@@ -88,7 +88,7 @@ def read_labels(lines: Iterable[str], name: str) -> list[Labelled]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = parse_json(line)
             if "rows" in record:
                 if wrong := misfit(record):
                     raise ValueError(wrong)
@@ -103,7 +103,7 @@ def read_labels(lines: Iterable[str], name: str) -> list[Labelled]:
             if not math.isfinite(label := float(label)):
                 raise ValueError(f"label is {label}")
             found.append(Labelled(case, label, group))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise ConfigError(f"{name}, line {number}: no labelled episode: {error!r:.200}") from error
     if not found:
         raise ConfigError(f"{name} holds no labelled episodes")

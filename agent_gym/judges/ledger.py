@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from agent_gym.errors import ConfigError, RolloutError
+from agent_gym.untrusted import parse_json
 
 if TYPE_CHECKING:
     from agent_gym.judges.judge import Judge
@@ -71,13 +72,19 @@ class Cache:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")  # no wait for the disk at each answer
             self._db.execute("CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, numbers TEXT, answer TEXT)")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise ConfigError(f"the judge's cache {path} cannot be opened: {error}; name another file") from error
 
     def get(self, key: str) -> list[int] | None:
         with self._breaking():
-            found = self._db.execute("SELECT numbers FROM verdicts WHERE key = ?", (key,)).fetchone()
-        return None if found is None else list(json.loads(found[0]))
+            found = self._db.execute("SELECT CAST(numbers AS BLOB) FROM verdicts WHERE key = ?", (key,)).fetchone()
+        if found is None:
+            return None
+        with suppress(ValueError, AttributeError):
+            numbers = parse_json(found[0].decode())
+            if isinstance(numbers, list) and all(type(one) is int for one in numbers):
+                return numbers
+        raise RolloutError(f"the judge's cache {self._path} holds a verdict that is none: {found[0]!r:.100}; remove it")
 
     def put(self, key: str, numbers: list[int], answer: str) -> None:
         """Keep a verdict, and the whole answer for people."""
@@ -92,5 +99,5 @@ class Cache:
     def _breaking(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise RolloutError(f"the judge's cache {self._path} broke: {error}") from error

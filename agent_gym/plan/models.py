@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from agent_gym.errors import ConfigError, require, whole_number
 from agent_gym.models import config_source
+from agent_gym.untrusted import read_json
 
 # Model type to whether its attention has biases at query, key and value, and norms of query and key.
 _FAMILIES = {"llama": (False, False), "mistral": (False, False), "qwen2": (True, False), "qwen3": (False, True)}
@@ -38,7 +38,7 @@ class ModelShape:
             ConfigError: for a model of another family, whose parameters would be counted wrong, or a size that is none.
         """
         family = config.get("model_type")
-        if family not in _FAMILIES:
+        if not isinstance(family, str) or family not in _FAMILIES:
             raise ConfigError(f"plan counts the parameters of {', '.join(_FAMILIES)}; this model is {family!r}")
         qkv_bias, qk_norm = _FAMILIES[family]
 
@@ -154,9 +154,7 @@ def find_shape(model: str) -> ModelShape:
                 f"one of those known offline: {known}"
             ) from error
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = read_json(path, dict)
     except ValueError as error:
-        raise ConfigError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ConfigError(f"{path} holds a {type(config).__name__}; a model's config.json holds an object")
+        raise ConfigError(f"{path} is no valid JSON object, as a model's config.json is: {error}") from error
     return ModelShape.from_config(config)

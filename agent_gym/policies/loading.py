@@ -32,17 +32,15 @@ def loading(model: str) -> Iterator[None]:
     Raises:
         ConfigError: if its files are missing or broken, or the hub has no such model.
     """
-    from safetensors import SafetensorError
-
     try:
         yield
-    except ConfigError:
+    except (ConfigError, MemoryError, ImportError):
         raise
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # broken files end in any error of transformers
         reason = " ".join(str(error).split()).partition(". ")[0][:200]
         if Path(model).expanduser().is_dir():
             raise ConfigError(f"cannot load the model in {model}: {reason}") from error
-        if isinstance(error, RuntimeError | KeyError):
+        if not isinstance(error, OSError | ValueError):
             raise  # not of the hub's client
         what = f"the model {model!r}: there is no such folder, and the hub client reports: {reason}"
         raise ConfigError(f"cannot load {what}; without the hub there is: agent-gym prepare smollm2") from error

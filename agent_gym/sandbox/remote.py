@@ -69,7 +69,7 @@ class RemoteSandbox(ForkSafe):
             data = self._client.post(body, limits.wall_seconds + _SLACK_S)
         try:
             return self._read(json.loads(data), limits)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise SandboxError(f"{self.url} does not speak SandboxFusion's protocol: {error!r}") from error
 
     def session(self, *, seed: int = 0) -> Session:

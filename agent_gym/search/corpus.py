@@ -42,7 +42,7 @@ class Corpus(ForkSafe, Sequence[Document]):
         for name in (_TEXTS, _OFFSETS):
             files.check(self.folder / name, manifest["files"].get(name, {}), cure, verify=verify)
         self.checksum: str = manifest["files"][_TEXTS]["sha256"]
-        self._offsets = np.load(self.folder / _OFFSETS, mmap_mode="r")
+        self._offsets = files.array_of(self.folder / _OFFSETS, cure)
         if len(self._offsets) != manifest["count"] + 1:
             raise ConfigError(f"{self.folder} has {len(self._offsets) - 1} documents, not {manifest['count']}; {cure}")
         with (self.folder / _TEXTS).open("rb") as file:

@@ -171,7 +171,7 @@ def read_response(data: bytes, count: int) -> list[list[Hit]]:
 
     try:
         found = [[read(row) for row in rows] for rows in json.loads(data)["result"]]
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise ValueError(f"no list of documents with scores for each query: {data[:100]!r}") from error
     if len(found) != count:
         raise ValueError(f"{len(found)} results for {count} queries")

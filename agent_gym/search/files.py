@@ -15,7 +15,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from agent_gym.errors import ConfigError
+from agent_gym.untrusted import Values, count, read_json
 
 
 def sha256_of(path: Path) -> str:
@@ -38,6 +41,17 @@ def check(path: Path, described: Mapping[str, Any], cure: str, *, verify: bool =
         raise ConfigError(f"{path} has {size} bytes and was written with {described.get('bytes')}; {cure}")
     if verify and sha256_of(path) != described.get("sha256"):
         raise ConfigError(f"{path} is damaged: its checksum is not the one it was written with; {cure}")
+
+
+def array_of(path: Path, cure: str) -> np.ndarray:
+    """Map an array of one dimension of whole numbers, without reading pickles."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise ValueError(f"it holds an array of {array.dtype} of shape {array.shape}")
+        return array
+    except (OSError, ValueError, EOFError, SyntaxError, TypeError) as error:  # of a damaged head
+        raise ConfigError(f"{path} is damaged: {error}; {cure}") from error
 
 
 def flush(path: Path) -> None:
@@ -94,11 +108,9 @@ def open_folder(folder: Path, manifest: str, expected: Mapping[str, Any], *, ver
 def read_manifest(path: Path, expected: Mapping[str, Any], keys: tuple[str, ...], cure: str) -> dict[str, Any]:
     """Read a manifest that has the `expected` entries, for example its kind and version, and further `keys`."""
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        manifest = dict(read_json(path, {"files?": Values({"bytes": count, "sha256": str})}))
+    except ValueError as error:
         raise ConfigError(f"{path} cannot be read: {error}; {cure}") from error
-    if not isinstance(manifest, dict):
-        raise ConfigError(f"{path} must hold a JSON object; {cure}")
     for key in (*expected, *keys):
         if key not in manifest:
             raise ConfigError(f"{path} has no {key!r}; {cure}")

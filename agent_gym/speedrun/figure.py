@@ -11,7 +11,6 @@ sampled, per episode.
 
 from __future__ import annotations
 
-import json
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from typing import Any
 
 from agent_gym.errors import ConfigError, require, writing
 from agent_gym.speedrun.tables import over
+from agent_gym.untrusted import count, misfit, number, read_json
 
 POLICY = "#0072b2"
 # By M. Okabe and K. Ito (2008) and P. Tol (2021), for eyes of all kinds; two are darker, so that text is readable.
@@ -28,6 +28,14 @@ _STYLES = (
 )  # fmt: skip
 _DEMONSTRATOR = ("#00664d", (0, (10, 3)))
 _SIZE, _HEIGHTS, _TEXT = (8.6, 6.8), (3.0, 1.1, 1.1), 10.5  # inches, shares, and points
+_POINT = {"step": count, **dict.fromkeys(("success", "turns", "tool_calls", "tokens"), number)}
+_SHAPE = {
+    "preset": str,
+    "seed": count,
+    "dev": {"split": str, "tasks": count, "decoding": str, "start": str, "evaluations": [_POINT]}
+    | {"controls?": [{"policy": str, "success": number}]},
+    "start?": {"demonstrator": {"success": {"value": number}}},
+}
 _WORDS = {"preset": "environment", "split": "dev split", "tasks": "number of dev tasks"}
 
 
@@ -47,12 +55,16 @@ def read_runs(folder: str | Path) -> list[dict[str, Any]]:
     runs = []
     for file in files:
         try:
-            run = json.loads(file.read_text(encoding="utf-8"))
+            run = read_json(file, dict)
+            if "dev" not in run or isinstance(run["dev"], dict) and not run["dev"].get("evaluations"):
+                raise ConfigError(f"{file} holds no evaluations during GRPO: it is of an earlier version; run it again")
+            if wrong := misfit(run, _SHAPE):
+                raise ValueError(wrong)
+        except ConfigError:
+            raise
         except ValueError as error:
             raise ConfigError(f"{file} is not whole: {error}; run it again") from error
         runs.append(run)
-        if not isinstance(run, dict) or not run.get("dev", {}).get("evaluations"):
-            raise ConfigError(f"{file} holds no evaluations during GRPO: it is of an earlier version; run it again")
     return sorted(runs, key=lambda run: run["seed"])
 
 

@@ -50,6 +50,7 @@ from agent_gym.trainers.run_file import FILE, LOG, RL_PART, add, read, recorded
 from agent_gym.trainers.run_record import RunNumbers
 from agent_gym.trainers.sft import expert_episodes, train_sft
 from agent_gym.trainers.tasks import task_dataset
+from agent_gym.untrusted import read_json
 from agent_gym.viewer.curve import trajectory_files
 
 EXPERT, MORE_SFT = "expert", "more SFT"
@@ -118,10 +119,10 @@ def finished(preset: Preset, folder: Path, engine: str) -> dict[str, Any] | None
     if not file.is_file() or not preset.env_id.startswith("AgentR1/"):
         return None
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = dict(read_json(file, {"settings": dict, "engine": str}))
     except ValueError:  # it was being written when the series was stopped
         return None
-    same = found.get("settings") == settings_of(preset) and engine in ("auto", found["engine"])
+    same = found["settings"] == settings_of(preset) and engine in ("auto", found["engine"])
     return found if same else None
 
 

@@ -150,7 +150,7 @@ def _read_parts(folder: Path) -> Parts:
         tests = read_tree(folder / "tests")
         files = read_tree(folder / "solution")
         solution = files["solve.sh"].decode() if "solve.sh" in files else None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Unfit(Reason("it is not whole", str(error))) from None
     reasons = list(_settings_reasons(folder, settings))
     if "test.sh" not in tests:
@@ -162,7 +162,7 @@ def _read_parts(folder: Path) -> Parts:
         for name in ("docker_image", "gpus", "mcp_servers", "healthcheck"):
             if environment.get(name):
                 reasons.append(Reason(f"it needs {name} = {environment[name]!r} (task.toml)"))
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise Unfit(*reasons, Reason("its task.toml cannot be read", str(error))) from None
     context = folder / "environment"
     return Parts(

@@ -12,6 +12,7 @@ from typing import Any
 from agent_gym.envs.terminal.harbor import Parts, read_tree
 from agent_gym.envs.terminal.needs import Reason, Unfit
 from agent_gym.errors import ConfigError
+from agent_gym.untrusted import check_depth, read_text
 
 _ENDS = "/logs/verifier/ends"
 _SCRIPT = f"""export PYTEST_ENDS={_ENDS}
@@ -38,7 +39,7 @@ def read_parts(folder: Path) -> Parts:
         )
     except KeyError as error:
         raise Unfit(Reason("it is not whole", f"task.yaml has no {error}")) from None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, OverflowError) as error:
         raise Unfit(Reason("it is not whole", str(error))) from None
     reasons = list[Reason]()
     if (parser := settings.get("parser_name", "pytest")) != "pytest":
@@ -62,8 +63,9 @@ def _yaml(path: Path) -> dict[str, Any]:
             "tasks of Terminal-Bench 1 have a task.yaml, and PyYAML is missing: pip install pyyaml"
         ) from error
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        found = yaml.safe_load(read_text(path))
+        check_depth(found)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise Unfit(Reason("it is not whole", f"{path.name}: {error}")) from None
     if not isinstance(found, dict):
         raise Unfit(Reason("it is not whole", f"{path.name} is no mapping"))

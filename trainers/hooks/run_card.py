@@ -7,7 +7,6 @@ costs on its card.
 from __future__ import annotations
 
 import dataclasses
-import json
 import warnings
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
@@ -23,6 +22,7 @@ from agent_gym.rollout import Episode, Row
 from agent_gym.rollout.roles import ROLE_GROUPS
 from agent_gym.trainers.checkpoints import provenance, run_facts
 from agent_gym.trainers.hook import Hook, RolloutBatch
+from agent_gym.untrusted import read_json
 
 _IMITATION = (
     "learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "num_train_epochs",
@@ -95,10 +95,10 @@ class RunCard(Hook):
     def _written(self) -> dict[str, Any]:
         """Return the part of the file about training; the result is empty if the file cannot be read."""
         try:
-            training = json.loads(self._path.read_text(encoding="utf-8")).get("training", {})
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, AttributeError) as error:
+            if not self._path.exists():
+                return {}
+            training = read_json(self._path, dict).get("training", {})
+        except ValueError as error:
             warnings.warn(f"{self._path} cannot be read, and is written anew: {described(error)[:300]}", stacklevel=2)
             return {}
         return training if isinstance(training, dict) else {}

@@ -59,9 +59,7 @@ class Links:
     def _visit(self, folder: int, names: list[str], removed: list[str]) -> list[str]:
         """Remove links in one folder, and return the names of the folders in it."""
         inner: list[str] = []
-        with os.scandir(folder) as entries:
-            found = list(entries)
-        for entry in found:
+        for entry in [*os.scandir(folder)]:
             if entry.is_symlink():
                 if self._leads(folder, names, entry.name):
                     os.unlink(entry.name, dir_fd=folder)
