@@ -8,14 +8,17 @@ alternatives.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 MAX_BYTES = 64 << 20
 """Of a file of JSON or yaml that is read as a whole; trajectories are read line by line."""
+MAX_LINE = 256 << 20
 MAX_DEPTH = 100
 MAX_NODES = 5_000_000
 """Of a yaml file with aliases, each of which counts as often as it is used."""
@@ -159,13 +162,35 @@ def read_text(path: Path) -> str:
         ValueError: if it cannot be read, is not UTF-8, or is larger than `MAX_BYTES`, in words that do not name it.
     """
     try:
-        if (size := path.stat().st_size) > MAX_BYTES:
-            raise ValueError(f"it has {size:,} bytes; at most {MAX_BYTES:,} are read")
-        return path.read_text(encoding="utf-8")
+        with open_regular(path) as file:
+            if (size := os.fstat(file.fileno()).st_size) > MAX_BYTES:
+                raise ValueError(f"it has {size:,} bytes; at most {MAX_BYTES:,} are read")
+            return file.read(MAX_BYTES).decode("utf-8")
     except UnicodeDecodeError:
         raise ValueError("it is no UTF-8 text") from None
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a file to read it; raises `ValueError` for a pipe, which one would wait for, and a device without end."""
+    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise ValueError("it is no regular file")
+
+
+def lines_of(file: IO[bytes]) -> Iterator[bytes]:
+    """Read lines, which may be parts of a file larger than the memory, such as one with holes.
+
+    Raises:
+        ValueError: for a line of more than `MAX_LINE` bytes.
+    """
+    while line := file.readline(MAX_LINE + 1):
+        if len(line) > MAX_LINE:
+            raise ValueError(f"a line has more than {MAX_LINE:,} bytes")
+        yield line
 
 
 def read_json(path: Path, shape: Any = None) -> Any:

@@ -128,3 +128,55 @@ def test_a_page_stays_when_there_is_no_room_for_the_next_one(tmp_path: Path) -> 
     assert "make room" in done.stdout, done.stderr
     assert page.read_text() == "the page before"
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def strange_files(folder: Path, name: str) -> None:
+    """Put a pipe, a device without end, a link to itself, a folder and a file of holes where files are expected."""
+    for kind in ("pipe", "device", "loop", "folder", "holes"):
+        place = folder / name.format(kind)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "pipe":
+            os.mkfifo(place)
+        elif kind == "folder":
+            place.mkdir()
+        elif kind == "holes":
+            with place.open("wb") as file:
+                os.truncate(file.fileno(), 1 << 40)
+        else:
+            place.symlink_to("/dev/zero" if kind == "device" else place)
+
+
+def test_pipes_devices_and_files_of_holes_hold_up_no_reader(tmp_path: Path) -> None:
+    strange_files(tmp_path / "cards", "{}.card.json")
+    strange_files(tmp_path / "runs", "{}/run.json")
+    good = tmp_path / "runs" / "good"
+    good.mkdir()
+    (good / "run.json").write_text(json.dumps({"command": "grpo", "argv": [], "cwd": "/", "status": "done"}))
+    os.mkfifo(good / "log.jsonl")
+    os.truncate(os.open(tmp_path / "a.jsonl", os.O_CREAT | os.O_WRONLY), 1 << 40)
+    code = (
+        "import resource, sys; from agent_gym.cli.main import main; "
+        "resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30)); sys.exit(main(sys.argv[1:]))"
+    )
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", code, *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+
+    boards = run("leaderboard", "cards")
+    assert boards.stderr.count("left out") >= 3 and "Traceback" not in boards.stderr
+    runs = run("runs", "runs")
+    assert runs.returncode == 0 and "runs/good" in runs.stdout and runs.stderr.count("left out") >= 3
+    assert "no regular file" in runs.stderr and "at most 67,108,864 are read" in runs.stderr
+    assert run("view", "runs/good", "--output", "page").returncode == 0
+    viewed = run("view", "a.jsonl")
+    assert viewed.returncode == 2 and "a line has more than 268,435,456 bytes" in viewed.stderr
+
+
+@pytest.mark.parametrize("place", ["/dev/zero", "{}/pipe", "{}"])
+def test_what_is_no_file_is_no_settings_file(place: str, tmp_path: Path) -> None:
+    from agent_gym.cli.parser import read_settings
+
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_settings(place.format(tmp_path))

@@ -19,7 +19,18 @@ from typing import Any
 
 from agent_gym.public import public
 from agent_gym.trainers.run_lock import announced_run, held
-from agent_gym.untrusted import LeftOut, Values, count, finite, misfit, number, parse_json, read_json
+from agent_gym.untrusted import (
+    LeftOut,
+    Values,
+    count,
+    finite,
+    lines_of,
+    misfit,
+    number,
+    open_regular,
+    parse_json,
+    read_json,
+)  # fmt: skip
 
 FILE, LOG = "run.json", "log.jsonl"
 RL_PART = "grpo"
@@ -111,10 +122,10 @@ def history(folder: str | Path) -> list[dict[str, Any]]:
     the last log of a step counts. An incomplete line is left out, and so is a value that is not a finite number.
     """
     found: dict[tuple[int, bool], dict[str, Any]] = {}
-    with suppress(OSError), Path(folder, LOG).open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
+    with suppress(OSError, ValueError), open_regular(Path(folder, LOG)) as file:
+        for line in lines_of(file):
             with suppress(ValueError):
-                logs = parse_json(line)
+                logs = parse_json(line.decode("utf-8", "replace"))
                 if misfit(logs, {"step": count}) is None:
                     logs = finite(logs)
                     key = int(logs["step"]), "eval_success" in logs

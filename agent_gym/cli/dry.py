@@ -58,7 +58,8 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple | set):
         return [_plain(one) for one in value]
-    return value if isinstance(value, bool | int | float | str) else str(value)
+    kind = next((one for one in (bool, int, float) if isinstance(value, one)), str)
+    return kind(value)  # yaml does not write subclasses
 
 
 def plan_text(command: str, parsed: Sequence[Any], datasets: Sequence[Any], launch: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ def mask_what_is_told(argv: Sequence[str]) -> None:
     """Mask secrets in all that this process prints of errors that nobody foresaw; `argv` is its command line."""
     hide(argv)
     sys.excepthook = _show
-    threading.excepthook = lambda given: given.exc_type is SystemExit or _show(*given[:3])
+    threading.excepthook = _show_of_thread
     told = warnings.formatwarning
     warnings.formatwarning = lambda *given, **more: harmless(public_text(told(*given, **more)))
 
@@ -25,3 +25,8 @@ def mask_what_is_told(argv: Sequence[str]) -> None:
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     text = "".join(traceback.format_exception(kind, error, trace))
     print(harmless(public_text(text)), file=sys.stderr, end="")
+
+
+def _show_of_thread(given: threading.ExceptHookArgs) -> None:
+    if given.exc_type is not SystemExit and given.exc_value is not None:
+        _show(given.exc_type, given.exc_value, given.exc_traceback)

@@ -13,7 +13,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from agent_gym.errors import ConfigError
 from agent_gym.images import Image, Shown
@@ -21,6 +21,7 @@ from agent_gym.public import public
 from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
 from agent_gym.rollout.failures import Failure
 from agent_gym.transcript import KINDS, Span, kind_of
+from agent_gym.untrusted import lines_of
 from agent_gym.untrusted import misfit as shape_misfit
 
 FORMAT_VERSION = 1
@@ -206,11 +207,18 @@ def scan_trajectories(path: str | Path) -> Iterator[tuple[int, bytes, dict[str, 
         raise ConfigError(f"no trajectory file at {path}")
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(_lines(file, path), 1):
                 if line.strip():
                     yield number, line, _parse(line)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
+    try:
+        yield from lines_of(file)
+    except ValueError as error:
+        raise ConfigError(f"cannot read {path}: {error}; cut the file there") from error
 
 
 def _parse(line: bytes) -> dict[str, Any] | str:

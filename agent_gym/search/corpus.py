@@ -43,7 +43,7 @@ class Corpus(ForkSafe, Sequence[Document]):
             files.check(self.folder / name, manifest["files"].get(name, {}), cure, verify=verify)
         self.checksum: str = manifest["files"][_TEXTS]["sha256"]
         self._offsets = files.array_of(self.folder / _OFFSETS, cure)
-        if len(self._offsets) != manifest["count"] + 1:
+        if len(self._offsets) - 1 != manifest["count"]:
             raise ConfigError(f"{self.folder} has {len(self._offsets) - 1} documents, not {manifest['count']}; {cure}")
         with (self.folder / _TEXTS).open("rb") as file:
             self._texts = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
