@@ -31,7 +31,7 @@ class SumsEnv(TextEnv):
     Each episode is one expression, such as `46 + 37`, and one turn.
 
     ## Observation
-    The expression and an equals sign, after the system prompt.
+    The expression, and on the next line `Give only the final answer.`
 
     ## Action
     Free text. Its last number is the answer; a thought before it ends with `</think>`.
@@ -43,7 +43,7 @@ class SumsEnv(TextEnv):
     `terminated` after one turn. `is_success` is `answer`.
 
     ## Arguments
-    - `largest`: the largest number of an expression, 30 to 9999 (99). The smallest one is 0.
+    - `largest`: the largest number of an expression, 30 to 9999 (99). The smallest one is 0, and no result is below 0.
     - everything `TextEnv` takes: split, system_prompt, reward_weights, tokenizer, render_mode.
 
     ## Ids
@@ -62,8 +62,6 @@ class SumsEnv(TextEnv):
     """
 
     reward_weights: ClassVar[Mapping[str, float]] = {"answer": 1.0}
-    default_system_prompt: ClassVar[str] = "Answer with a number and nothing else."
-
     def __init__(self, *, largest: int = 99, **kwargs: Any) -> None:
         tasks = expressions(whole_number("largest", largest, 30, 9999))
         super().__init__(tasks, **{"max_turns": 1, **kwargs})
@@ -77,7 +75,7 @@ class SumsEnv(TextEnv):
             example = {"question": "2 + 3", "answer": 5}
             raise ConfigError(f"a task has question and answer, as {example}, got {task!r:.80}")
         self._gold = int(task["answer"])
-        return f"{task['question']} ="
+        return f"{task['question']}\nGive only the final answer."
 
     def respond(self, action: str) -> Reply:
         right = stated(action) == self._gold
@@ -101,9 +99,11 @@ def stated(text: str) -> int | None:
 def expressions(largest: int) -> dict[str, list[Row]]:
     """Return the tasks of each split, `question` and `answer`, with numbers from 0 to `largest`."""
     rng = random.Random(f"sums/{largest}")
-    pairs = [(a, b) for a in range(largest + 1) for b in range(a + 1)] if largest < 100 else _drawn(largest, rng)
+    most = (5000 + 2 * _HELD_OUT) // 2
+    easy = [(a, b) for a in range(largest + 1) for b in range(min(a, 9) + 1)]
+    rng.shuffle(easy)
+    pairs = easy[:most] + _drawn(min(len(easy), most), largest, rng)
     rng.shuffle(pairs)
-    pairs = pairs[: 5000 + 2 * _HELD_OUT]
     held_out = {"validation": pairs[:_HELD_OUT], "test": pairs[_HELD_OUT : 2 * _HELD_OUT]}
     rows = {split: [rng.choice(_rows(*pair)) for pair in held] for split, held in held_out.items()}
     train = [row for pair in pairs[2 * _HELD_OUT :] for row in _rows(*pair)]
@@ -111,19 +111,17 @@ def expressions(largest: int) -> dict[str, list[Row]]:
     return {"train": train, **rows}
 
 
-def _drawn(largest: int, rng: random.Random) -> list[tuple[int, int]]:
+def _drawn(count: int, largest: int, rng: random.Random) -> list[tuple[int, int]]:
+    """Draw distinct pairs, the larger number first, of numbers with two or more digits."""
     pairs = dict[tuple[int, int], None]()  # in the order of drawing
-    while len(pairs) < 5000 + 2 * _HELD_OUT:
-        low, high = sorted((rng.randint(0, largest), rng.randint(0, largest)))
+    count = min(count, (largest - 9) * (largest - 8) // 2)
+    while len(pairs) < count:
+        low, high = sorted((rng.randint(10, largest), rng.randint(10, largest)))
         pairs[high, low] = None
     return list(pairs)
 
 
 def _rows(a: int, b: int) -> list[Row]:
-    """All expressions of two numbers, without repetition where they are equal."""
-    both = dict.fromkeys([(a, b), (b, a)])
-    return [
-        {"question": f"{first} {sign} {second}", "answer": first + second if sign == "+" else first - second}
-        for first, second in both
-        for sign in "+-"
-    ]
+    """Return the sums of two numbers in both orders, and their difference, the larger number first."""
+    sums = [{"question": f"{first} + {second}", "answer": a + b} for first, second in dict.fromkeys([(a, b), (b, a)])]
+    return [*sums, {"question": f"{a} - {b}", "answer": a - b}]
