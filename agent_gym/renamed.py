@@ -28,6 +28,7 @@ MODULES = {
     "agent_gym.trainers.echo_trap": "agent_gym.trainers.hooks.echo_trap",
     "agent_gym.trainers.input_dependence": "agent_gym.trainers.hooks.input_dependence",
     "agent_gym.trainers.run_card": "agent_gym.trainers.hooks.run_card",
+    "agent_gym.trainers.shortcuts": "agent_gym.trainers.model_probes",
     "agent_gym.trainers.teachers": "agent_gym.trainers.hooks.teacher",
     "agent_gym.examples": "agent_gym.speedrun",
     "agent_gym.examples.speedrun": "agent_gym.speedrun.run",

@@ -174,13 +174,13 @@ def compare_openings(
             rows = [(rows[i - i % members][0], answer, gain) for i, (_, answer, gain) in enumerate(rows)]
             trainers = make_trainers(folder, n_rows, Path(name), rows, bf16)
             ours = trainers["agent_gym"]
-            if not ours.shares_openings:
+            if not ours.shares_prefixes:
                 raise SystemExit("this model does not share openings")
             seconds: dict[str, list[float]] = {"trl": [], "padded": [], "agent_gym": []}
             for _ in range(repetitions):
                 losses = {}
                 for side in seconds:
-                    ours.shares_openings = side == "agent_gym"
+                    ours.shares_prefixes = side == "agent_gym"
                     started = time.process_time()  # of the CPU: others may keep it waiting
                     _, losses[side] = one_step(trainers.get(side, ours))
                     seconds[side].append(time.process_time() - started)

@@ -2,8 +2,8 @@
 
 Each is built small, with random weights, and plays a rollout of episodes of three turns, whose prompts and answers
 differ in length, with the transformers engine. The trainer then finds for each token the logprob that the engine had:
-in padded rows, in rows that share their openings where the model may (`can_share`), and in packed ones where it may
-(`check_packing`). `python tests/test_architectures.py` writes the table of docs/architectures.md.
+in padded rows, in rows that share their prefixes where the model may (`can_share_prefixes`), and in packed ones where
+it may (`check_packing`). `python tests/test_architectures.py` writes the table of docs/architectures.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainer_tools import batches_of, logged, make_trainer, model_folder  # noqa
 from transformers import AutoTokenizer  # noqa: E402
 
 from agent_gym.errors import ConfigError  # noqa: E402
-from agent_gym.trainers.shortcuts import check_packing  # noqa: E402
+from agent_gym.trainers.model_probes import check_packing  # noqa: E402
 
 TABLE = Path(__file__).resolve().parents[1] / "docs" / "architectures.md"
 BUILT = [name for name in NAMES if name not in {**UNBUILT, **STOPPED, **FAILS}]
@@ -68,7 +68,7 @@ def examine(name: str, folder: str) -> Found:
     spread = batch["engine_logps"][mask].std()
     assert spread > 0.1, "a wrong history would show"
     trainer.model.eval()
-    shares, trainer.shares_openings = trainer.shares_openings, False
+    shares, trainer.shares_prefixes = trainer.shares_prefixes, False
     if shares:  # the pass of the update had them
         padded = trainer._score(trainer.model_wrapped, batch).logps
         worst = max(worst, (padded - batch["engine_logps"]).abs()[mask].max().item())
@@ -80,7 +80,7 @@ def examine(name: str, folder: str) -> Found:
     except (ConfigError, RuntimeError):  # RuntimeError: a pass longer than the positions of the model
         packs = False
     way = trainer.scheduler.policy.way
-    return Found(worst, way.described, "its own" if trainer.own_head else "fused", shares, packs)
+    return Found(worst, way.described, "fused" if trainer.fused_lm_head else "its own", shares, packs)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in USUAL else pytest.mark.slow) for n in BUILT])

@@ -28,15 +28,12 @@ from agent_gym.trainers.batch import (  # noqa: E402
     balance,
     collate,
     micro_batches,
-    packed,
-    padded,
     select_rows,
-    shared,
-    tokens_of,
     training_episode,
 )
+from agent_gym.trainers.forward import first_token_at, pack_rows, pad_rows, share_prefixes  # noqa: E402
 from agent_gym.trainers.losses import loss_weights  # noqa: E402
-from agent_gym.trainers.shortcuts import can_share  # noqa: E402
+from agent_gym.trainers.model_probes import can_share_prefixes  # noqa: E402
 from agent_gym.transcript import Span  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -243,7 +240,7 @@ def test_each_layout_holds_the_rows_and_shares_what_it_may(lengths: list[list[in
     ids = batch["input_ids"].tolist()
     batch = select_rows(batch, torch.tensor(sorted(range(len(ids)), key=lambda row: ids[row])))
     ids, attended = batch["input_ids"], batch["attention_mask"].bool()
-    for layout in (padded(batch), packed(batch), shared(batch)):
+    for layout in (pad_rows(batch), pack_rows(batch), share_prefixes(batch)):
         inputs, place = layout
         assert torch.equal(inputs["input_ids"].flatten()[place][attended], ids[attended])
         if "position_ids" in inputs:
@@ -252,7 +249,7 @@ def test_each_layout_holds_the_rows_and_shares_what_it_may(lengths: list[list[in
     written = inputs["input_ids"].numel()
     beginnings = {tuple(row[: n + 1]) for row, k in zip(ids.tolist(), attended.sum(1), strict=True) for n in range(k)}
     assert written == len(beginnings)
-    first = tokens_of(place, written)
+    first = first_token_at(place, written)
     assert torch.equal(place.flatten()[first], torch.arange(written)) and attended.flatten()[first].all()
 
 
@@ -275,16 +272,17 @@ def test_logprobs_loss_and_gradients_are_those_of_padded_rows(tmp_path: Path, co
     def run(layout: str) -> tuple[Any, ...]:
         trainer = build(tmp_path, config, attention, layout == "packed")
         assert trainer.model.config._attn_implementation == attention
-        assert can_share(trainer) == (config.model_type == "llama" and layout != "packed")
-        trainer.shares_openings = layout == "shared"
-        scores = trainer._forward(trainer.model, batch)
+        assert can_share_prefixes(trainer) == (config.model_type == "llama" and layout != "packed")
+        trainer.shares_prefixes = layout == "shared"
+        forward = trainer.plain_forward if layout == "plain" else trainer._forward
+        scores = forward(trainer.model, batch)
         loss = trainer._loss(scores, batch)
         loss.backward()
         gradients = {n: p.grad.numpy() for n, p in trainer.model.named_parameters() if p.grad is not None}
         return scores.logps.detach(), scores.entropy.detach(), loss.item(), gradients
 
     logps, entropy, loss, gradients = run("padded")
-    for layout in ("packed", "shared") if config.model_type == "llama" else ("packed",):
+    for layout in ("plain", "packed", "shared") if config.model_type == "llama" else ("plain", "packed"):
         other = run(layout)
         assert (other[0] - logps).abs().max() < 1e-5 and (other[1] - entropy).abs().max() < 1e-5
         assert other[2] == pytest.approx(loss, abs=1e-5) and abs(loss) > 1e-3
@@ -316,7 +314,7 @@ def test_shared_training_ends_with_the_same_weights(tmp_path: Path, run: dict[st
         init = {"dtype": "float32", "attn_implementation": attention}
         trainer = make_trainer(tmp_path, model_init_kwargs=init, **options)
         trainer.train()
-        assert trainer.shares_openings == (attention == "sdpa")
+        assert trainer.shares_prefixes == (attention == "sdpa")
         ends.append(weights(trainer.model))
     assert distance(*ends) <= 3e-6
     assert distance(ends[0], weights(make_trainer(tmp_path, **options).model)) > 1e-4

@@ -15,7 +15,7 @@ from trainer_tools import EOS, distance, in_ranks, logged, make_trainer, model_f
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 from agent_gym.trainers.hooks.input_dependence import PROMPTS, RESPONSES, choose, measures, probe  # noqa: E402
-from agent_gym.trainers.shortcuts import can_share  # noqa: E402
+from agent_gym.trainers.model_probes import can_share_prefixes  # noqa: E402
 
 P = 8
 PROMPT = [[5, 100 + 3 * i, 100 + 3 * i, 7] for i in range(P)]
@@ -86,12 +86,12 @@ def test_a_matrix_is_that_of_single_passes(tmp_path: Path, options: dict[str, An
     expected = one_by_one(plain, answers())
     trainer.model.train()
     for shares in (False, True):
-        trainer.shares_openings = shares and can_share(trainer)
+        trainer.shares_prefixes = shares and can_share_prefixes(trainer)
         found = probe(trainer, answers())
         assert found.pop("probe/prompts") == P
         assert found == pytest.approx(expected, rel=1e-4, abs=1e-3)
         assert trainer.model.training, "it is left as it was"
-    assert trainer.shares_openings and abs(expected[NAMES[0]]) > 0.01
+    assert trainer.shares_prefixes and abs(expected[NAMES[0]]) > 0.01
     assert probe(trainer, answers()[:1] * 3) == {}, "one prompt has nothing to be told from"
 
 

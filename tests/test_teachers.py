@@ -88,7 +88,7 @@ def discounted(batch: dict[str, Any], gap: Any, gamma: float) -> Any:
 def test_the_advantage_is_that_of_plain_forward_passes(tmp_path: Path, layout: str, settings: dict[str, Any]) -> None:
     options = {"max_steps": 1, "context": "window:1", "teacher_coef": 0.5, "reward_coef": 0.0, **settings}
     trainer, (batch,), _ = trained(tmp_path, teacher=teacher(), **options)
-    assert trainer.shares_openings == (layout == "shared")
+    assert trainer.shares_prefixes == (layout == "shared")
     models = [AutoModelForCausalLM.from_pretrained(folder) for folder in (model_folder(), teacher())]
     gap = gaps(batch, *models, trainer.temperature)
     own = discounted(batch, gap, settings.get("teacher_gamma", 0.0))

@@ -26,7 +26,7 @@ def test_the_log_has_the_operations_of_the_tokens_that_were_computed(
     lay_out = trainer._lay_out
     trainer._lay_out = lambda episodes: batches.append(lay_out(episodes)) or batches[0]
     trainer.train()
-    assert trainer.shares_openings
+    assert trainer.shares_prefixes
     rows = [*zip(batches[0]["input_ids"].tolist(), batches[0]["attention_mask"].sum(1).tolist(), strict=True)][:-1]
     beginnings = {tuple(ids[: k + 1]) for ids, length in rows for k in range(length)}
     per_token = 6 * sum(weight.numel() for weight in trainer.model.parameters())

@@ -1,20 +1,8 @@
-"""The tensors of training: the kept parts of an episode, the episodes of each rank, and the layout of a micro-batch.
+"""The tensors of training: the kept parts of an episode, the episodes of each rank, and the rows of a micro-batch.
 
 Every tensor of a batch is (B, T) over the same tokens, padded on the right. The first column holds the first token of a
 row. No token predicts it, so it is not trained on. The loss is a weighted sum over tokens, so rows may be cut into
-micro-batches anywhere. A `Layout` says how the model reads the rows of a micro-batch:
-
-    padded   a a a b b b      packed   a a a b b b a a a c c a a a d d d
-             a a a c c .               0 1 2 3 4 5 0 1 2 3 4 0 1 2 3 4 5    position_ids
-             a a a d d d
-
-    shared   a a a b b b c c d d d
-             0 1 2 3 4 5 3 4 3 4 5    position_ids
-
-The rows of a group begin with the same tokens: the task, the tools, the system prompt, and the turns that are alike. A
-model computes a token from the tokens before it, so one copy of a common beginning serves all rows. Only attention
-separates the rows again (`BY_ROWS`). The gradient of a token is the sum over its rows, and the loss is that of padded
-rows.
+micro-batches anywhere.
 """
 
 from __future__ import annotations
@@ -28,10 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.nn.functional import pad
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
 from agent_gym.chat import described
 from agent_gym.errors import EnvFailure
@@ -44,10 +28,6 @@ Batch = dict[str, Any]
 
 NOT_SAMPLED = -1
 """The step of a token that the environment wrote, and the policy did not sample."""
-
-
-BY_ROWS = "rows"
-"""The name of the attention with which a model reads `shared` rows; it reads any other input as `sdpa` does."""
 
 
 class RowImages:
@@ -310,73 +290,3 @@ def micro_batches(
             passes.append([row])
             tokens.append(lengths[row])
     return passes
-
-
-class Layout(NamedTuple):
-    """The rows of a micro-batch as the model reads them."""
-
-    inputs: dict[str, Any]  # arguments of the model, (L, N): padded rows have no position_ids, packed rows no mask
-    place: torch.Tensor  # (B, T) position of each token of a row among the L * N; undefined in padding
-
-
-def padded(batch: Batch, **inputs: Any) -> Layout:
-    """Write each row in a line; `inputs` are further arguments of the model, such as images."""
-    ids = batch["input_ids"]
-    place = torch.arange(ids.numel(), device=ids.device).view_as(ids)
-    return Layout({"input_ids": ids, "attention_mask": batch["attention_mask"], **inputs}, place)
-
-
-def packed(batch: Batch) -> Layout:
-    """Write all rows in one line. Without a mask, transformers starts attention anew where the positions start anew."""
-    kept = batch["attention_mask"].bool()
-    place = (kept.flatten().cumsum(0) - 1).clamp(min=0).view_as(kept)
-    positions = (kept.cumsum(1) - 1)[kept][None]
-    return Layout(
-        {"input_ids": batch["input_ids"][kept][None], "position_ids": positions, "attention_mask": None}, place
-    )
-
-
-def shared(batch: Batch) -> Layout:
-    """Write all rows in one line, without padding, and each common beginning once; only `BY_ROWS` can read it.
-
-    A row shares the tokens that it has in common with the row before it, so rows should be in lexicographic order.
-    """
-    ids, attended = batch["input_ids"], batch["attention_mask"].bool()
-    columns, rows = torch.arange(ids.size(1), device=ids.device), torch.arange(len(ids), device=ids.device)
-    alike = (ids[1:] == ids[:-1]) & attended[1:] & attended[:-1]
-    common = pad(alike.long().cumprod(1).sum(1), (1, 0))  # (B,) tokens that were written for an earlier row
-    written = columns >= common[:, None]
-    own = written & attended
-    owner = torch.where(written, rows[:, None], 0).cummax(0).values  # the row for which a token is written
-    place = (own.flatten().cumsum(0) - 1).view_as(ids).gather(0, owner)
-    inputs = {"input_ids": ids[own][None], "position_ids": columns.expand_as(ids)[own][None]}
-    return Layout({**inputs, "attention_mask": place[None, None]}, place)
-
-
-def tokens_of(place: torch.Tensor, count: int) -> torch.Tensor:
-    """Return (count,) the first token of the flattened rows at each place, from the places (B, T) of all tokens."""
-    numbers = torch.arange(place.numel(), device=place.device)
-    return numbers.new_full((count,), len(numbers)).scatter_reduce(0, place.flatten(), numbers, "amin")
-
-
-def _by_rows(
-    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **kwargs: Any
-) -> tuple[torch.Tensor, None]:
-    """Attend as `sdpa` does; if the mask is the places (1, 1, B, T) of `shared`, each row attends to its tokens only.
-
-    The keys and values of a common beginning are copied to each of its rows here, so no mask has to separate the rows.
-    The queries of a common beginning are computed for each row, and the result of the first row is taken.
-    """
-    if mask is None or mask.dtype != torch.long:
-        return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
-    place = mask[0, 0]
-
-    def in_rows(states: torch.Tensor) -> torch.Tensor:  # (1, heads, N, D) to (B, heads, T, D)
-        return states[0].transpose(0, 1).index_select(0, place.flatten()).unflatten(0, place.shape).transpose(1, 2)
-
-    output, _ = sdpa_attention_forward(module, in_rows(query), in_rows(key), in_rows(value), None, **kwargs)
-    return output.flatten(0, 1).index_select(0, tokens_of(place, query.size(2)))[None], None
-
-
-AttentionInterface.register(BY_ROWS, _by_rows)
-AttentionMaskInterface.register(BY_ROWS, sdpa_mask)

@@ -26,7 +26,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 from agent_gym.errors import ConfigError
 from agent_gym.models import adapter_folder, check_model, model_source
 from agent_gym.policies.loading import load_whole
-from agent_gym.trainers.shortcuts import unadapted
+from agent_gym.trainers.forward import base_model_of
 
 READ = ("input_ids", "attention_mask", "position_ids", "mm_token_type_ids", "pixel_values", "image_grid_thw")
 """The arguments of a forward pass that are its input; the other arguments concern the policy's output."""
@@ -92,7 +92,7 @@ def attach(model: Any, critic: Critic) -> None:
         # The head reads the hidden states of the policy's forward pass, which a hook catches when the trunk returns
         # them.
         caught: list[torch.Tensor] = []
-        hook = unadapted(self).base_model.register_forward_hook(
+        hook = base_model_of(self).base_model.register_forward_hook(
             lambda _m, _i, result: caught.append(result.last_hidden_state),
             prepend=True,  # before other hooks select positions for the output layer
         )

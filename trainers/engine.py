@@ -27,7 +27,7 @@ from agent_gym.policies.savable import repair
 from agent_gym.policies.transformers import TransformersPolicy
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.critic import PREFIX, policy_only
-from agent_gym.trainers.shortcuts import unadapted
+from agent_gym.trainers.forward import base_model_of
 
 
 def wants_vllm(args: AgentGRPOConfig) -> bool:
@@ -98,7 +98,7 @@ def _vllm(model: Any, renderer: ChatRenderer, args: AgentGRPOConfig) -> Policy:
         )
     # vLLM reads the architecture from a folder or the hub; the weights are sent before the first rollout. A model that
     # was made in memory, or that PEFT wraps, is saved once.
-    base = unadapted(model)
+    base = base_model_of(model)
     place = base.config._name_or_path
     if not place or (place.startswith((".", "/")) and not Path(place).is_dir()):
         place = tempfile.mkdtemp(prefix="agent-gym-")
@@ -156,7 +156,7 @@ def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
     Raises `ConfigError` for weights that an engine cannot take, see `check_servable`.
     """
-    base = unadapted(model)
+    base = base_model_of(model)
     stored = _stored_names(base, _parameters(base))
     for name, weight in merged_weights(model):
         if stored[name] == [name]:
@@ -168,7 +168,7 @@ def named_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, weight) as `named_weights` does, under the parameter names of a model without adapters."""
     deltas = _lora_deltas(model)
-    for name, parameter in _parameters(unadapted(model)).items():
+    for name, parameter in _parameters(base_model_of(model)).items():
         weight = _full(parameter)
         if name in deltas:
             weight = (weight.float() + deltas[name]().float()).to(weight.dtype)
@@ -177,7 +177,7 @@ def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 def check_servable(model: Any) -> None:
     """Raise `ConfigError` for a policy whose weights no engine can take; nothing is gathered."""
-    base = unadapted(model)
+    base = base_model_of(model)
     if getattr(base, "is_quantized", False):
         raise ConfigError("the policy is quantized, and vLLM is given whole weights: load it without quantization")
     _lora_deltas(model)

@@ -45,13 +45,13 @@ from agent_gym.trainers.hook import STAGES, RolloutBatch, TokenCredit
 from agent_gym.trainers.hooks import attach, check_given
 from agent_gym.trainers.losses import CLAMP, loss_weights
 from agent_gym.trainers.metrics import eval_metrics, mean_metrics, reward_metrics
+from agent_gym.trainers.model_probes import check_adapters
 from agent_gym.trainers.noise import check_noise
 from agent_gym.trainers.policy_model import policy_model
 from agent_gym.trainers.room import let_openings_fit
 from agent_gym.trainers.rows import RowTrainer
 from agent_gym.trainers.saving import Write
 from agent_gym.trainers.schedule import RolloutScheduler, group_specs, returns_by_group, without_greedy
-from agent_gym.trainers.shortcuts import check_adapters
 from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, Rows, as_tasks, data_sets
 
 _MEANS = "running_means"  # the key in the trainer's state, which checkpoints keep

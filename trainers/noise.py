@@ -24,7 +24,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from agent_gym.errors import ConfigError
-from agent_gym.trainers.shortcuts import random_rows, random_scores, tolerance
+from agent_gym.trainers.model_probes import random_rows, random_scores, tolerance
 
 
 def check_noise(args: Any) -> None:
@@ -62,10 +62,10 @@ def _is_probability(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value <= 1.0
 
 
-def silence(trainer: Any) -> bool:
+def remove_noise(trainer: Any) -> bool:
     """Take all noise out of the model of a `RowTrainer`, its critic included.
 
-    Returns whether noise remains, so that the passes have to run in evaluation mode (`quiet`).
+    Returns whether noise remains, so that the passes have to run in evaluation mode (`leave_training_mode`).
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
     lines = []
@@ -84,7 +84,7 @@ def silence(trainer: Any) -> bool:
     return remains
 
 
-def quiet(model: Any) -> None:
+def leave_training_mode(model: Any) -> None:
     """Put modules into evaluation mode, except for the outermost module and checkpointed layers.
 
     A checkpointed layer leaves training mode only during its call, because checkpointing reads the mode before it.
@@ -110,8 +110,8 @@ def _is_noisy(trainer: Any) -> bool:
     """Whether random tokens get other logprobs in training mode than in evaluation mode."""
     model = trainer.model_wrapped
     rows, lengths = random_rows(trainer, 2)
-    still = random_scores(trainer, model, rows, lengths)
-    loud = random_scores(trainer, model, rows, lengths, training=True)
-    gap = (still - loud).abs()
+    without = random_scores(trainer, model, rows, lengths)
+    with_noise = random_scores(trainer, model, rows, lengths, training=True)
+    gap = (without - with_noise).abs()
     # Kernels of training sum in another order, and in half precision this makes a large difference.
     return bool(gap.max() > tolerance(trainer, model, 0.3) and gap.mean() > tolerance(trainer, model, 0.02) / 10)

@@ -11,7 +11,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch.nn.functional import pad
@@ -21,12 +21,12 @@ from trl.trainer.utils import use_adapter
 from agent_gym.distributed import gather, gather_items
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.images import Vision
-from agent_gym.policies.processors import image_inputs
 from agent_gym.rollout import derive_seed
 from agent_gym.threads import use_cores
-from agent_gym.trainers.batch import Batch, Layout, micro_batches, packed, padded, select_rows, shared
+from agent_gym.trainers.batch import Batch, micro_batches, select_rows
 from agent_gym.trainers.checkpoints import WholeCheckpoints
 from agent_gym.trainers.config import AgentGRPOConfig
+from agent_gym.trainers.forward import Scores, aux_loss_of, fast_forward, padded_layout
 from agent_gym.trainers.hook import Hook
 from agent_gym.trainers.losses import (
     RunningMeans,
@@ -34,34 +34,14 @@ from agent_gym.trainers.losses import (
     clipped_loss,
     engine_ratio,
     kl_estimate,
-    logprobs_and_entropy,
     probability_ratio,
     reinforce_loss,
 )
-from agent_gym.trainers.noise import quiet, silence
-from agent_gym.trainers.shortcuts import (
-    can_share,
-    check_packing,
-    needs_own_head,
-    reading_only,
-    settle_router,
-)
+from agent_gym.trainers.model_probes import can_share_prefixes, check_packing, probe_fused_head, probe_router
+from agent_gym.trainers.noise import leave_training_mode, remove_noise
 from agent_gym.trainers.trl_base import GRPOTrainer
 
 _STEPS = "micro_steps"  # a key in the trainer's state, which checkpoints keep
-
-
-class Scores(NamedTuple):
-    """The result of one forward pass over a batch of rows."""
-
-    logps: torch.Tensor
-    """(B, T) logprob of each sampled token, 0 elsewhere."""
-    entropy: torch.Tensor | None = None
-    """(B, T) entropy of the distribution that each token was sampled from, 0 elsewhere; None from a reference model."""
-    aux_loss: torch.Tensor | None = None
-    """The loss of a mixture of experts for the balance of its load."""
-    values: torch.Tensor | None = None
-    """(B, T) the critic's value of the state *after* each token."""
 
 
 class RowTrainer(WholeCheckpoints, GRPOTrainer):
@@ -83,9 +63,10 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         self._generated: Batch = {}
         self._generated_in = -1  # the number of the rollout
         self._generated_at = -1  # the optimizer steps before the rollout
-        self.shares_openings = False  # set before the first rollout if the model can share
-        self.own_head = False  # whether logprobs come from the model's own forward pass (shortcuts.py)
-        self._noisy = False  # whether the model has noise in training mode that no setting removes (noise.py)
+        # What the model can do, found by probes before the first rollout (model_probes.py, noise.py).
+        self.shares_prefixes = False  # whether rows share their prefixes in a forward pass
+        self.fused_lm_head = True  # whether TRL's fused output layer gives the model's logprobs
+        self._noisy = False  # whether the model has noise in training mode that no setting removes
         self._micro_step = 0  # counted within the optimizer step
         self._share = 1.0  # the share of the minibatch's tokens in the present piece
         self._means = RunningMeans()
@@ -149,52 +130,29 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
     # The scoring of tokens.
 
-    def _forward(self, model: Any, batch: Batch, *, critic: bool | None = None, **kwargs: Any) -> Scores:
-        """Run the policy over rows and score only the sampled tokens; with `critic`, give values in the same pass.
+    def plain_forward(self, model: Any, batch: Batch, **kwargs: Any) -> Scores:
+        """Score the sampled tokens of padded rows from all logits; `fast_forward` gives the same numbers.
 
-        The output layer reads only the places before sampled tokens. The environment's tokens have no logprobs that a
-        loss could use by mistake, and no logits are computed for them.
+        The probes of a model compare the two. A token is predicted at the place before it.
         """
-        layout, mask = self._layout(batch), batch["action_mask"]
-        places = layout.place[batch["attention_mask"] > 0]
-        for hook in self.hooks:
-            hook.after_forward(places)
-        targets, labels = layout.place[:, :-1][mask[:, 1:]], batch["input_ids"][mask]
-        if not len(targets):  # only dummies, whose zero gradient other processes wait for
-            targets = labels = mask.new_zeros(1, dtype=torch.long)
-        # Rows that share a place and the token that was sampled there share its logits, too.
-        (targets, labels), same = torch.stack([targets, labels]).unique(dim=1, return_inverse=True)
-        critic = self.has_critic if critic is None else critic
-        head = {"use_cache": False} if self.own_head else {"shift_labels": labels[None], "fused_lm_head": True}
-        inputs = {**layout.inputs, **head, **({"critic": True} if critic else {}), **kwargs}
-        with self.accelerator.autocast(), reading_only(self.accelerator.unwrap_model(model), targets):
-            output = model(**inputs)
-        output, values = output if critic else (output, None)
-        if self.own_head:
-            logps, entropy = logprobs_and_entropy(output.logits, labels[None], self.temperature)
-        else:
-            logps, entropy = output.log_probs, output.entropy
+        mask = batch["action_mask"]
+        with self.accelerator.autocast():
+            output = model(**padded_layout(self, batch).inputs, use_cache=False, **kwargs)
+        logprobs = (output.logits[:, :-1].float() / self.temperature).log_softmax(-1)
+        labels = torch.where(mask, batch["input_ids"], 0)[:, 1:]
+        logps = logprobs.gather(-1, labels[..., None])[..., 0]
+        entropy = -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)
+        logps, entropy = (torch.where(mask, pad(numbers, (1, 0)), 0.0) for numbers in (logps, entropy))
+        return Scores(logps, entropy, aux_loss_of(output))
 
-        def in_rows(numbers: Any) -> Any:
-            return None if numbers is None else numbers.new_zeros(mask.shape).masked_scatter(mask, numbers[0, same])
-
-        values = None if values is None else values.flatten()[layout.place]
-        aux_loss = getattr(output, "aux_loss", None)
-        aux_loss = aux_loss if isinstance(aux_loss, torch.Tensor) else None  # it is 0 where no router was recorded
-        return Scores(in_rows(logps), in_rows(entropy), aux_loss, values)
-
-    def _layout(self, batch: Batch) -> Layout:
-        if self.args.packing:
-            return packed(batch)
-        if self.vision is not None:
-            images = image_inputs(self.vision, batch["read_ids"], batch["images"].flat)
-            return padded({**batch, "input_ids": batch["read_ids"]}, **images)
-        return shared(batch) if self.shares_openings else padded(batch)
+    def _forward(self, model: Any, batch: Batch, *, critic: bool | None = None, **kwargs: Any) -> Scores:
+        """Score the sampled tokens of rows, with values of the critic if there is one, or as `critic` says."""
+        return fast_forward(self, model, batch, critic=self.has_critic if critic is None else critic, **kwargs)
 
     def _score(self, model: Any, batch: Batch, **kwargs: Any) -> Scores:
         """Run `_forward` over all rows without gradient, in micro-batches, for the columns that updates need."""
         columns: dict[str, torch.Tensor] = {}
-        self._quiet()
+        self._leave_training_mode()
         with torch.no_grad():
             for index in self._pieces(batch):
                 scores = self._forward(model, select_rows(batch, index), **kwargs)
@@ -204,10 +162,10 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
                         rows[index, : part.size(1)] = part
         return Scores(**columns)
 
-    def _quiet(self) -> None:
+    def _leave_training_mode(self) -> None:
         """Leave training mode if it adds noise; only the outermost module stays marked as training."""
         if self._noisy:
-            quiet(self.accelerator.unwrap_model(self.model))
+            leave_training_mode(self.accelerator.unwrap_model(self.model))
 
     def _score_rows(self, batch: Batch) -> None:
         if self._scores_first:
@@ -331,10 +289,10 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     def _prepare_inputs(self, generation_batch: Any) -> Batch:
         chunks = self._chunks
         if self._generated_in < 0:
-            self.own_head = needs_own_head(self)
-            self._noisy = silence(self)
-            settle_router(self)
-            self.shares_openings = can_share(self)
+            self.fused_lm_head = probe_fused_head(self)
+            self._noisy = remove_noise(self)
+            probe_router(self)
+            self.shares_prefixes = can_share_prefixes(self)
             if self.args.packing:
                 check_packing(self)
         if self._position % self._uses == 0 or self._generated_in != self._rollout_number:
@@ -374,7 +332,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         by_tokens = args.micro_batch_tokens is not None
         owned = (batch["episode_of"] >= 0).nonzero().view(-1).tolist() if by_tokens else list(range(len(lengths)))
         order = None
-        if self.shares_openings:  # lexicographic order brings rows with a common opening together
+        if self.shares_prefixes:  # lexicographic order brings rows with a common prefix together
             ids = batch["input_ids"].tolist()
             order = sorted(range(len(owned)), key=lambda i: ids[owned[i]])
         pieces = micro_batches(
@@ -404,7 +362,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         started = time.perf_counter()
         model.train()
         chunk = self._prepare_inputs(inputs)
-        self._quiet()
+        self._leave_training_mode()
         generated = time.perf_counter()
         pieces = self._pieces(chunk)
         attended = chunk["attention_mask"].sum(1).cpu() * (chunk["episode_of"] >= 0).cpu()

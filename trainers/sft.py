@@ -35,9 +35,10 @@ from agent_gym.threads import use_cores
 from agent_gym.trainers.checkpoints import WholeCheckpoints
 from agent_gym.trainers.common import check_sft
 from agent_gym.trainers.engine import warn_of_rounding
+from agent_gym.trainers.forward import logits_at
+from agent_gym.trainers.model_probes import check_adapters
 from agent_gym.trainers.policy_model import policy_model
 from agent_gym.trainers.public_arguments import reported
-from agent_gym.trainers.shortcuts import check_adapters, reading_only
 
 TRAIN_ON = ("policy", "all")
 
@@ -140,7 +141,7 @@ class _LabelledTokens(WholeCheckpoints, SFTTrainer):
         labels = inputs["labels"][:, 1:]
         places = pad(labels != -100, (0, 1)).flatten().nonzero()[:, 0]
         inputs = {**inputs, "shift_labels": labels[labels != -100][None]}
-        with reading_only(self.accelerator.unwrap_model(model), places):
+        with logits_at(self.accelerator.unwrap_model(model), places):
             return super().compute_loss(model, inputs, *args, **kwargs)
 
 

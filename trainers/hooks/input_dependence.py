@@ -24,7 +24,7 @@ from transformers import TrainerCallback
 
 from agent_gym.distributed import gather, gather_items
 from agent_gym.trainers.batch import NOT_SAMPLED, TrainingEpisode, TrainingRow, collate
-from agent_gym.trainers.shortcuts import reading
+from agent_gym.trainers.model_probes import without_gradient
 
 PROMPTS, RESPONSES = 8, 4
 """Most prompts of a measurement, and most responses to each. The paper has 8 prompts with 16 each (section 4.1)."""
@@ -96,7 +96,7 @@ def probe(trainer: Any, responses: Sequence[Response]) -> dict[str, float]:
     holder = TrainingEpisode(0, 0, True, mine, [0.0], [0.0], [0])
     n_rows = -(-len(pairs) // processes) + 1  # the same number in each process, and the dummy
     batch = collate([holder], n_rows, trainer._tokenizer.pad_token_id, trainer.accelerator.device)
-    with reading(trainer.model):
+    with without_gradient(trainer.model):
         logps = trainer._score(trainer.model, batch, critic=False).logps
     totals = logps.sum(1)[: len(mine)].tolist()
     scores = torch.empty(len(pairs), dtype=torch.float64)

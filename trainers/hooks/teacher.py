@@ -45,7 +45,7 @@ from agent_gym.trainers.credit import Estimate, Timeline
 from agent_gym.trainers.grouping import returns_to_go
 from agent_gym.trainers.hook import Hook, RolloutBatch
 from agent_gym.trainers.losses import CLAMP
-from agent_gym.trainers.shortcuts import reading
+from agent_gym.trainers.model_probes import without_gradient
 
 HintWriter = Callable[[Episode], str]
 """Writes the additional text that the teacher reads for a finished episode; the text may tell the episode's outcome."""
@@ -188,7 +188,7 @@ class Teacher(Hook):
         if self.model is not None:
             return trainer._score(self.model, batch, critic=False).logps
         initial = trainer.args.teacher == "initial"
-        with trainer.initial_adapter() if initial else contextlib.nullcontext(), reading(trainer.model):
+        with trainer.initial_adapter() if initial else contextlib.nullcontext(), without_gradient(trainer.model):
             return trainer._score(trainer.model, batch, critic=False).logps
 
     @staticmethod

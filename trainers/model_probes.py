@@ -1,12 +1,7 @@
-"""The work that a forward pass can save, and the checks of a model before the work is left out.
-
-    logits that no loss reads    `reading_only`, for any model
-    the openings of rows again   `batch.shared`, if `can_share`
-    padding                      `batch.packed`, after `check_packing`
-    the logits, all at once      TRL's fused output layer, unless `needs_own_head`
+"""Probes of a model: which work a forward pass over its rows may leave out (forward.py).
 
 Some models carry information from token to token that no mask holds back: the state of a state-space layer, a
-convolution, or positions that the model counts by itself. Such a model can neither pack rows nor share openings. The
+convolution, or positions that the model counts by itself. Such a model can neither pack rows nor share prefixes. The
 name of a model does not tell this; two passes over random tokens do.
 """
 
@@ -23,16 +18,13 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 
 from agent_gym.errors import ConfigError
-from agent_gym.trainers.batch import BY_ROWS, RowImages
+from agent_gym.renamed import renamed
+from agent_gym.trainers.batch import RowImages
+from agent_gym.trainers.forward import ROW_ATTENTION, base_model_of
 
 _LONG, _SHORT = 48, 16
 _GAIN = 16.0
 _FAILURES = (TypeError, ValueError, AttributeError, LookupError, NotImplementedError, RuntimeError)
-
-
-def unadapted(model: Any) -> Any:
-    """Return the model that PEFT has wrapped, or the model itself."""
-    return model.get_base_model() if is_peft_model(model) else model
 
 
 def check_adapters(model: Any) -> None:
@@ -51,26 +43,11 @@ def check_adapters(model: Any) -> None:
             )
 
 
-@contextlib.contextmanager
-def reading_only(model: Any, places: torch.Tensor) -> Iterator[None]:
-    """Let the output layer of a model read only these places (M,) of its flattened hidden states."""
-
-    def select(_module: Any, _inputs: Any, output: Any) -> Any:
-        output.last_hidden_state = output.last_hidden_state.flatten(0, 1)[places][None]
-        return output
-
-    hook = unadapted(model).base_model.register_forward_hook(select)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
 def check_packing(trainer: Any) -> None:
     """Raise `ConfigError` if a model of a `RowTrainer` does not keep packed rows apart, or takes no positions."""
     # The first row is long enough to reach the second, if anything does.
     lengths = torch.tensor([_LONG, _SHORT])
-    for model in _readers(trainer):
+    for model in _models_of(trainer):
         try:
             pairs = ([random_row(trainer, seed), random_row(trainer, 2)] for seed in (0, 1))
             one, other = (random_scores(trainer, model, pair, lengths) for pair in pairs)
@@ -88,16 +65,16 @@ def check_packing(trainer: Any) -> None:
         )
 
 
-def can_share(trainer: Any) -> bool:
-    """Whether the rows of a `RowTrainer` may share their openings (`batch.shared`), which needs `BY_ROWS` attention.
+def can_share_prefixes(trainer: Any) -> bool:
+    """Whether the rows of a `RowTrainer` may share their prefixes (`share_prefixes`), which needs `ROW_ATTENTION`.
 
     Sliding windows need a mask, and the load balance of experts counts tokens by the mask of padded rows. All models
     that read rows have to be able to share.
     """
-    return all(_can_share(trainer, model) for model in _readers(trainer))
+    return all(_can_share_prefixes(trainer, model) for model in _models_of(trainer))
 
 
-def _can_share(trainer: Any, wrapped: Any) -> bool:
+def _can_share_prefixes(trainer: Any, wrapped: Any) -> bool:
     model = trainer.accelerator.unwrap_model(wrapped)
     text = model.config.get_text_config()
     window = getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)
@@ -106,56 +83,54 @@ def _can_share(trainer: Any, wrapped: Any) -> bool:
         trainer.vision is not None
         or trainer.args.packing
         or trainer.aux_loss_enabled
-        or model.config._attn_implementation not in ("sdpa", BY_ROWS)
+        or model.config._attn_implementation not in ("sdpa", ROW_ATTENTION)
         or set(kinds) != {"full_attention"}
     ):
         return False
-    opening, *rests = (random_row(trainer, seed) for seed in range(4))
-    rows = [[torch.cat([opening, rest[:_SHORT]]) for rest in pair] for pair in (rests[:2], [rests[2], rests[1]])]
+    prefix, *rests = (random_row(trainer, seed) for seed in range(4))
+    rows = [[torch.cat([prefix, rest[:_SHORT]]) for rest in pair] for pair in (rests[:2], [rests[2], rests[1]])]
     lengths = torch.tensor([_LONG + _SHORT] * 2)
     try:
         padded = random_scores(trainer, wrapped, rows[0], lengths, _LONG)
-        _attend_by_rows(model, trainer.ref_model)
-        trainer.shares_openings = True
+        _set_row_attention(model, trainer.ref_model)
+        trainer.shares_prefixes = True
         one, other = (random_scores(trainer, wrapped, pair, lengths, _LONG) for pair in rows)
     except _FAILURES:
         return False
     finally:
-        trainer.shares_openings = False
+        trainer.shares_prefixes = False
     # Another kernel sums in another order, which makes a large difference in half precision. The separation of the rows
     # is exact.
     apart = (one[1] - other[1]).abs().max().item() <= tolerance(trainer, model, 0.02)
     return apart and (one - padded).abs().mean().item() <= tolerance(trainer, model, 0.05)
 
 
-def needs_own_head(trainer: Any) -> bool:
-    """Whether the logprobs of TRL's fused output layer differ from the model's forward pass.
+def probe_fused_head(trainer: Any) -> bool:
+    """Whether TRL's fused output layer gives the logprobs of the model's forward pass (`RowTrainer.plain_forward`).
 
     TRL knows caps and scales of logits by the names of their settings, and takes the last layer for the whole head. The
     two are compared on random tokens, and also on louder hidden states: a cap shows only on large logits, which an
     untrained model does not have.
     """
-    return any(_needs_own_head(trainer, model, gain) for model in _readers(trainer) for gain in (1.0, _GAIN))
+    return all(_has_fused_head(trainer, model, gain) for model in _models_of(trainer) for gain in (1.0, _GAIN))
 
 
-def _needs_own_head(trainer: Any, model: Any, gain: float) -> bool:
+def _has_fused_head(trainer: Any, model: Any, gain: float) -> bool:
     rows, lengths = random_rows(trainer, 2)
     found: list[torch.Tensor] = []
     try:
         with _amplified(trainer.accelerator.unwrap_model(model), gain):
-            for trainer.own_head in (True, False):
-                found.append(random_scores(trainer, model, rows, lengths)[:, 0])
+            for plain in (True, False):
+                found.append(random_scores(trainer, model, rows, lengths, plain=plain)[:, 0])
     except _FAILURES:
-        return bool(found)  # the model's own forward pass works
-    finally:
-        trainer.own_head = False
+        return not found  # the model's own forward pass works
     gap = (found[0] - found[1]).abs()
     # In half precision the model rounds its logits, and the fused layer does not.
     exact = tolerance(trainer, model, 1.0) < 1.0
-    return bool(gap.max() > 1e-4 * gain if exact else gap.mean() > 0.02 * gain)
+    return not (gap.max() > 1e-4 * gain if exact else gap.mean() > 0.02 * gain)
 
 
-def settle_router(trainer: Any) -> None:
+def probe_router(trainer: Any) -> None:
     """Take the load balance of experts from an output layer that can give it, or leave it out with a warning.
 
     TRL's output layer knows fewer names of settings than the models' output layers, and some models record no choices
@@ -164,15 +139,15 @@ def settle_router(trainer: Any) -> None:
     if not trainer.aux_loss_enabled:
         return
     rows, lengths = random_rows(trainer, 2)
-    chosen, why = trainer.own_head, ""
-    for own in (chosen, True):
-        trainer.own_head = own
+    chosen, why = trainer.fused_lm_head, ""
+    for fused in (chosen, False):
+        trainer.fused_lm_head = fused
         try:
             random_scores(trainer, trainer.model_wrapped, rows, lengths, output_router_logits=True)
             return
         except _FAILURES as error:
             why = why or f"{type(error).__name__}: {error}"
-    trainer.own_head, trainer.aux_loss_enabled = chosen, False
+    trainer.fused_lm_head, trainer.aux_loss_enabled = chosen, False
     kind = trainer.accelerator.unwrap_model(trainer.model_wrapped).config.model_type
     warnings.warn(
         f"{kind!r} gives no load balance of its experts ({why}): router_aux_loss_coef does nothing", stacklevel=2
@@ -187,31 +162,28 @@ def _amplified(model: Any, gain: float) -> Iterator[None]:
         output.last_hidden_state = output.last_hidden_state * gain
         return output
 
-    hook = unadapted(model).base_model.register_forward_hook(louder)
+    hook = base_model_of(model).base_model.register_forward_hook(louder)
     try:
         yield
     finally:
         hook.remove()
 
 
-def _readers(trainer: Any) -> list[Any]:
+def _models_of(trainer: Any) -> list[Any]:
     """The policy, and the models of hooks; a reference model is built like the policy."""
     return [trainer.model_wrapped, *(model for hook in trainer.hooks for model in hook.models)]
 
 
-def _attend_by_rows(*models: Any) -> None:
+def _set_row_attention(*models: Any) -> None:
     """Set the attention of models, and of a critic in them."""
     for part in (part for model in models if model is not None for part in model.modules()):
         if isinstance(part, PreTrainedModel):
-            part.set_attn_implementation(BY_ROWS)
+            part.set_attn_implementation(ROW_ATTENTION)
 
 
 @contextlib.contextmanager
-def reading(model: Any, *, training: bool = False) -> Iterator[None]:
-    """Let a model run outside of a training step, without dropout or gradient, and leave it as it was.
-
-    With `training` it runs as in a training step, without gradient.
-    """
+def without_gradient(model: Any, *, training: bool = False) -> Iterator[None]:
+    """Let a model run without gradient, in evaluation mode or with `training` in training mode; restore its mode."""
     before = model.training
     model.train(training)
     try:
@@ -249,12 +221,14 @@ def random_scores(
     lengths: torch.Tensor,
     first: int = 1,
     *,
+    plain: bool = False,
     training: bool = False,
     **inputs: Any,
 ) -> torch.Tensor:
     """Score rows of random tokens, sampled from `first` on; return logprobs, followed by the values of a critic.
 
-    The model runs in evaluation mode, or as in training with `training`, and gets the further inputs.
+    The model runs in evaluation mode, or as in training with `training`, and gets the further inputs. With
+    `plain` the scores are those of `plain_forward`, which has no critic.
     """
     device, critic = trainer.accelerator.device, None if model is trainer.model_wrapped else False
     ids, places = torch.stack(rows), torch.arange(len(rows[0]))
@@ -265,9 +239,24 @@ def random_scores(
     if trainer.vision is not None:  # a token of an image has no image here
         batch["read_ids"] = torch.tensor([trainer.vision.readable(row.tolist(), ()) for row in ids], device=device)
         batch["images"] = RowImages([()] * len(rows))
-    with reading(model, training=training):
-        scores = trainer._forward(model, batch, critic=critic, **inputs)
+    with without_gradient(model, training=training):
+        if plain:
+            scores = trainer.plain_forward(model, batch, **inputs)
+        else:
+            scores = trainer._forward(model, batch, critic=critic, **inputs)
     if "output_router_logits" in inputs and scores.aux_loss is None:
         raise ValueError("its output has none")
     parts = [scores.logps] if scores.values is None else [scores.logps, scores.values]
     return torch.stack([part.masked_fill(~attended.to(device), 0.0) for part in parts], 1)
+
+
+__getattr__ = renamed(
+    __name__,
+    {
+        "can_share": "can_share_prefixes",
+        "reading": "without_gradient",
+        "reading_only": "agent_gym.trainers.forward:logits_at",
+        "settle_router": "probe_router",
+        "unadapted": "agent_gym.trainers.forward:base_model_of",
+    },
+)
