@@ -22,8 +22,7 @@ from agent_gym.errors import ConfigError, EnvFailure, shown, unknown_arguments, 
 from agent_gym.images import Content, images_of, join
 from agent_gym.models import named_tokenizer
 from agent_gym.renamed import renamed_methods
-from agent_gym.reply import Reply, check_reply
-from agent_gym.rewards import MAX_REWARD, plain_number, plain_numbers
+from agent_gym.reply import MAX_REWARD, Reply, check_reply, plain_number, plain_numbers
 from agent_gym.row_splits import default_split
 from agent_gym.spaces import Text
 from agent_gym.transcript import PROMPT_STEP, Sampled, Source, Transcript, kind_of, plain_action

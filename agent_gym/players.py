@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from agent_gym.chat import Message
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, EnvFailure, described, one_of, require
-from agent_gym.rewards import sum_by_name
+from agent_gym.reply import sum_by_name
 from agent_gym.transcript import Transcript, kind_of
 
 SELF = "self"

@@ -1,16 +1,21 @@
-"""`Reply`: the world's answer to one action of the policy, and the check of `respond`'s return value."""
+"""`Reply`: the world's answer to one action of the policy, and the checks of it and of its numbers."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_gym.errors import ConfigError, shown
+from agent_gym.errors import ConfigError, EnvFailure, shown
 from agent_gym.images import Content
 from agent_gym.messages import Message, check_content, is_content
 from agent_gym.tools import ToolCall
 from agent_gym.transcript import Source, kind_of
+
+MAX_REWARD = 1e15
+"""The largest size of a reward. Trainers sum squares of rewards in float32, which ends at 3.4e38: with a larger reward
+advantages become 0 or infinite without a warning."""
 
 
 @dataclass(slots=True)
@@ -81,3 +86,50 @@ def _is_bool(value: Any) -> bool:
 def _is_chat(messages: Any) -> bool:
     known = isinstance(messages, (list, tuple)) and all(isinstance(one, Mapping) for one in messages)
     return known and all(isinstance(one.get("role"), str) for one in messages)
+
+
+def plain_number(
+    value: Any,
+    quantity: str,
+    where: str,
+    most: float = sys.float_info.max,
+    weight: float | None = None,
+    name: str | None = None,
+) -> float:
+    """Return a number of Python, numpy or torch (without dimensions) as a float, times its weight if it has one.
+
+    Raises:
+        EnvFailure: if it is not a finite number, or its size is above `most`; `quantity`, `name` and `where` tell
+            which.
+    """
+    number = value if isinstance(value, float) else _as_float(value)
+    if weight is not None:
+        number = number * weight + 0.0  # which makes 0.0 of -0.0
+    if abs(number) <= most:  # NaN is not
+        return float(number)
+    named = quantity if name is None else f"{quantity} {name!r}"
+    allowed = "a finite number" if most == sys.float_info.max else f"a finite number of size {most:g} at most"
+    weighted = "" if weight is None else f", which its weight of {weight:g} multiplies,"
+    raise EnvFailure(f"{named} is {shown(value)}{weighted} in {where}; it must be {allowed}")
+
+
+def plain_numbers(values: Mapping[str, Any], quantity: str, where: str) -> dict[str, float]:
+    """Return numbers by name as floats in a new dict; see `plain_number`."""
+    return {name: plain_number(value, quantity, where, name=name) for name, value in values.items()}
+
+
+def sum_by_name(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Add numbers of the same name."""
+    totals: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            totals[name] = totals.get(name, 0.0) + value
+    return totals
+
+
+def _as_float(value: Any) -> float:
+    try:
+        plain: Any = value.item() if hasattr(value, "item") and not value.ndim else value
+        return float("nan") if isinstance(plain, (str, bytes)) or getattr(plain, "ndim", 0) > 0 else float(plain)
+    except Exception:  # another class may raise anything
+        return float("nan")

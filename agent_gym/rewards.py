@@ -1,4 +1,4 @@
-"""Reward terms: pure functions from text to a number, and the check that a number can be paid.
+"""Reward terms: pure functions from text to a number.
 
 An environment sums weighted terms and reports each by name, so that a better answer and a better format are two curves.
 """
@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import re
 import string
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-from agent_gym.errors import EnvFailure, one_of, shown
+from agent_gym.errors import one_of
 from agent_gym.formats.thoughts import after_thought as after_thought  # one rule for answers and calls
+from agent_gym.renamed import renamed
 from agent_gym.short_numbers import number_match as number_match
 from agent_gym.short_numbers import parse_number as parse_number
 
@@ -25,59 +24,8 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _OPEN, _CLOSE = "<answer>", "</answer>"
 _CLOSED_ANSWERS = ("yes", "no", "noanswer")
 
-MAX_REWARD = 1e15
-"""The largest size of a reward. Trainers sum squares of rewards in float32, which ends at 3.4e38: with a larger reward
-advantages become 0 or infinite without a warning."""
-
 JUDGE_TERMS = JUDGE_TERM, JUDGE_STEPS_TERM = "judge", "judge_steps"
 """The reward terms of a model that judges: for an episode, on its last step, and for each step."""
-
-
-def plain_number(
-    value: Any,
-    quantity: str,
-    where: str,
-    most: float = sys.float_info.max,
-    weight: float | None = None,
-    name: str | None = None,
-) -> float:
-    """Return a number of Python, numpy or torch (without dimensions) as a float, times its weight if it has one.
-
-    Raises:
-        EnvFailure: if it is not a finite number, or its size is above `most`; `quantity`, `name` and `where` tell
-            which.
-    """
-    number = value if isinstance(value, float) else _as_float(value)
-    if weight is not None:
-        number = number * weight + 0.0  # which makes 0.0 of -0.0
-    if abs(number) <= most:  # NaN is not
-        return float(number)
-    named = quantity if name is None else f"{quantity} {name!r}"
-    allowed = "a finite number" if most == sys.float_info.max else f"a finite number of size {most:g} at most"
-    weighted = "" if weight is None else f", which its weight of {weight:g} multiplies,"
-    raise EnvFailure(f"{named} is {shown(value)}{weighted} in {where}; it must be {allowed}")
-
-
-def plain_numbers(values: Mapping[str, Any], quantity: str, where: str) -> dict[str, float]:
-    """Return numbers by name as floats in a new dict; see `plain_number`."""
-    return {name: plain_number(value, quantity, where, name=name) for name, value in values.items()}
-
-
-def sum_by_name(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Add numbers of the same name."""
-    totals: dict[str, float] = {}
-    for part in parts:
-        for name, value in part.items():
-            totals[name] = totals.get(name, 0.0) + value
-    return totals
-
-
-def _as_float(value: Any) -> float:
-    try:
-        plain: Any = value.item() if hasattr(value, "item") and not value.ndim else value
-        return float("nan") if isinstance(plain, (str, bytes)) or getattr(plain, "ndim", 0) > 0 else float(plain)
-    except Exception:  # another class may raise anything
-        return float("nan")
 
 
 def final_answer(text: str) -> str | None:
@@ -198,3 +146,9 @@ def preset_weights(
     """
     one_of("reward", reward, presets, ", refined by reward_weights")
     return {**dict.fromkeys(terms, 0.0), **presets[reward], **(weights or {})}
+
+
+__getattr__ = renamed(
+    __name__,
+    {name: f"agent_gym.reply:{name}" for name in ("MAX_REWARD", "plain_number", "plain_numbers", "sum_by_name")},
+)

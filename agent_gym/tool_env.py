@@ -31,6 +31,7 @@ from agent_gym.errors import ConfigError, EnvFailure, described, shown, whole_nu
 from agent_gym.formats.native import NativeParser
 from agent_gym.function_tools import as_tools
 from agent_gym.messages import Message
+from agent_gym.reply import plain_number
 from agent_gym.rewards import (
     answer_format,
     exact_match,
@@ -38,7 +39,6 @@ from agent_gym.rewards import (
     final_answer,
     normalize_answer,
     number_match,
-    plain_number,
 )
 from agent_gym.row_opening import RowOpening
 from agent_gym.row_reader import read_given, rules_of

@@ -14,7 +14,7 @@ from rollout_tools import counting, roll
 from toy_envs import CountingEnv, every_id
 
 from agent_gym import ConfigError, EnvFailure, QuestionEnv, Reply, RolloutError, TextEnv
-from agent_gym.rewards import MAX_REWARD
+from agent_gym.reply import MAX_REWARD
 
 
 class Judged(TextEnv):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agent_gym.images import Shown
 from agent_gym.renamed import warn_of
-from agent_gym.rewards import sum_by_name
+from agent_gym.reply import sum_by_name
 from agent_gym.transcript import Span, action_mask, check_tiling, kind_of
 
 if TYPE_CHECKING:

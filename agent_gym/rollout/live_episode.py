@@ -18,7 +18,7 @@ import gymnasium
 
 from agent_gym.errors import EnvFailure, described, whole_number
 from agent_gym.images import Shown
-from agent_gym.rewards import MAX_REWARD, plain_number, plain_numbers
+from agent_gym.reply import MAX_REWARD, plain_number, plain_numbers
 from agent_gym.rollout.episode import Episode, Row, Step, StepKind
 from agent_gym.transcript import KINDS, PROMPT_STEP, Span, check_tiling, kind_of
 

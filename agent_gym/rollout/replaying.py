@@ -16,7 +16,8 @@ from agent_gym.chat import described
 from agent_gym.errors import ConfigError
 from agent_gym.images import Image, images_of
 from agent_gym.registry.from_data import env_from_data
-from agent_gym.rewards import JUDGE_STEPS_TERM, JUDGE_TERMS, sum_by_name
+from agent_gym.reply import sum_by_name
+from agent_gym.rewards import JUDGE_STEPS_TERM, JUDGE_TERMS
 from agent_gym.rollout.env_threads import close_env, make_env
 from agent_gym.rollout.episode import Episode, EpisodeSpec
 from agent_gym.rollout.trajectories import recorded_messages

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agent_gym.rewards import sum_by_name
+from agent_gym.reply import sum_by_name
 from agent_gym.rollout.episode import Episode, Row
 from agent_gym.transcript import PROMPT_STEP
 
