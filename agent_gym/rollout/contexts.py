@@ -1,6 +1,7 @@
 """Context policies: `append`, `window:K`, `budget:TOKENS`, `summarize:TOKENS`, `rebuild`, `template`.
 
-A context policy decides which tokens the model reads in its next turn.
+A context policy decides which tokens the model reads in its next turn. Its interface, `append` and `rebuild` are in
+episode_run.py.
 
 `window` and `budget` are made of ids that are in the rows already. The opening ends with the generation prompt, and so
 does the answer to each turn, so that the opening followed by any run of later turns is a conversation without a seam.
@@ -14,15 +15,20 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_gym.chat import ChatRenderer, Message
 from agent_gym.errors import ConfigError
 from agent_gym.rewards import after_thought
+from agent_gym.rollout.episode_run import (
+    AppendContext,
+    AskSummary,
+    Budget,
+    Context,
+    NewContext,
+    RebuildContext,
+    env_attribute,
+)
 from agent_gym.rollout.live_episode import LiveEpisode
-
-if TYPE_CHECKING:
-    from agent_gym.rollout.episode_run import Budget
 
 REQUEST = (
     "Your context is nearly full. Do not act now, but summarise your work so far: what you did, what you learned, and "
@@ -32,72 +38,6 @@ SUMMARY_HEADING = "Your summary of your work so far:"
 OBSERVATION_HEADING = "The last answer that you received:"
 _FRAME = 64
 """More tokens than any template puts around a message."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewContext:
-    """The next context of the policy, as a whole: `token_ids` (T,), the prompt of the next turn.
-
-    Ids that agree with the present row up to its last sampled token extend that row.
-    """
-
-    token_ids: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class AskSummary:
-    """The next turn is a summary and not an action.
-
-    `token_ids` are the world's answer once more, now with the words of the request to summarise; they replace the
-    tokens after the last sampled token of the row
-    """
-
-    token_ids: list[int]
-    request: str
-
-
-class Context(Protocol):
-    """Decides the policy's next context. It keeps no state: it may look at everything in the episode.
-
-    Each sampled token is trained once, in the row it was sampled in. A later row may quote it in its prompt.
-    """
-
-    @property
-    def tokens(self) -> int | None:
-        """A bound on each context below the budget's `max_tokens`, None for the budget's own."""
-        return None
-
-    def is_due(self, episode: LiveEpisode, budget: Budget) -> bool:
-        """Whether the next turn may need another context than the present row; by default each may.
-
-        Called in the thread that drives the engine: compare numbers, and neither render nor tokenise.
-        """
-        return True
-
-    def rewrite(self, episode: LiveEpisode, renderer: ChatRenderer, budget: Budget) -> NewContext | AskSummary | None:
-        """Return the policy's next context; None continues the present row.
-
-        Called in the episode's thread, after at least one step. It must not change the episode.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildContext(Context):
-    """The environment writes each prompt itself (`TextEnv.state_prompt`), so that each turn is a row."""
-
-    def rewrite(self, episode: LiveEpisode, renderer: ChatRenderer, budget: Budget) -> NewContext:
-        return NewContext(_env(episode, "prompt_ids")(_env(episode, "state_prompt")()))
-
-
-@dataclass(frozen=True, slots=True)
-class AppendContext(RebuildContext):
-    """Everything stays: one row per episode, and the engine's prefix cache is always warm.
-
-    An environment whose protocol writes each prompt anew is asked for it.
-    """
-
-    def is_due(self, episode: LiveEpisode, budget: Budget) -> bool:
-        return episode.rebuilds
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +98,13 @@ class TemplateContext(Context):
     """
 
     def rewrite(self, episode: LiveEpisode, renderer: ChatRenderer, budget: Budget) -> NewContext:
-        if _env(episode, "inline"):
+        if env_attribute(episode, "inline"):
             raise ConfigError(
                 f"context 'template' renders messages, but {episode.spec.env_id} answers inside the policy's own turn; "
                 "use append, window, budget, summarize or rebuild"
             )
         seen = episode.row.token_ids[: episode.steps[-1].stop]
-        return NewContext(renderer.conversation(episode.messages, _env(episode, "template_tools"), seen=seen))
-
-
-def _env(episode: LiveEpisode, name: str) -> Any:
-    assert episode.env is not None
-    return episode.env.get_wrapper_attr(name)
+        return NewContext(renderer.conversation(episode.messages, env_attribute(episode, "template_tools"), seen=seen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +137,7 @@ class SummaryContext(Context):
         parts += [f"{SUMMARY_HEADING}\n{summary}"] if summary else []
         parts += [f"{OBSERVATION_HEADING}\n{observation}"] if observation else []
         messages = [*before, {**question, "content": "\n\n".join(parts)}]
-        return NewContext(renderer.prompt(messages, _env(episode, "template_tools")))
+        return NewContext(renderer.prompt(messages, env_attribute(episode, "template_tools")))
 
 
 def _turn_room(budget: Budget) -> int:
@@ -226,9 +161,9 @@ def _ask(episode: LiveEpisode, renderer: ChatRenderer, budget: Budget) -> AskSum
         return None
 
     def render(messages: list[Message]) -> list[int]:
-        if _env(episode, "inline"):
+        if env_attribute(episode, "inline"):
             return renderer.inline_reply(sampled, "\n".join(message["content"] for message in messages))
-        return renderer.reply(sampled, messages, tools=_env(episode, "template_tools"), past=past)
+        return renderer.reply(sampled, messages, tools=env_attribute(episode, "template_tools"), past=past)
 
     ids = render([*answers[:-1], {**last, "content": "\n\n".join(filter(None, [last["content"], REQUEST]))}])
     if step.stop + len(ids) + _turn_room(budget) > budget.max_tokens:

@@ -19,18 +19,18 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from agent_gym.env import Sampled
 from agent_gym.errors import ConfigError, EnvFailure, message_of
 from agent_gym.images import Shown
 from agent_gym.policies.base import Generation, Request, SamplingParams, cut_at_stop
-from agent_gym.rollout.contexts import AppendContext, AskSummary, NewContext
 from agent_gym.rollout.episode import Episode
 from agent_gym.rollout.failures import Failure, RaisedElsewhere
 from agent_gym.rollout.live_episode import LiveEpisode
 
 if TYPE_CHECKING:
+    from agent_gym.chat import ChatRenderer
     from agent_gym.rollout.env_threads import EnvThread
     from agent_gym.rollout.runner import Rollout
 
@@ -89,6 +89,78 @@ class RolloutStats:
             "time/rollout_overhead": self.overhead_seconds,
             "rollout/tokens_per_s": self.tokens_per_second,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class NewContext:
+    """The next context of the policy, as a whole: `token_ids` (T,), the prompt of the next turn.
+
+    Ids that agree with the present row up to its last sampled token extend that row.
+    """
+
+    token_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class AskSummary:
+    """The next turn is a summary and not an action.
+
+    `token_ids` are the world's answer once more, now with the words of the request to summarise; they replace the
+    tokens after the last sampled token of the row
+    """
+
+    token_ids: list[int]
+    request: str
+
+
+class Context(Protocol):
+    """Decides the policy's next context. It keeps no state: it may look at everything in the episode.
+
+    Each sampled token is trained once, in the row it was sampled in. A later row may quote it in its prompt.
+    """
+
+    @property
+    def tokens(self) -> int | None:
+        """A bound on each context below the budget's `max_tokens`, None for the budget's own."""
+        return None
+
+    def is_due(self, episode: LiveEpisode, budget: Budget) -> bool:
+        """Whether the next turn may need another context than the present row; by default each may.
+
+        Called in the thread that drives the engine: compare numbers, and neither render nor tokenise.
+        """
+        return True
+
+    def rewrite(self, episode: LiveEpisode, renderer: ChatRenderer, budget: Budget) -> NewContext | AskSummary | None:
+        """Return the policy's next context; None continues the present row.
+
+        Called in the episode's thread, after at least one step. It must not change the episode.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildContext(Context):
+    """The environment writes each prompt itself (`TextEnv.state_prompt`), so that each turn is a row."""
+
+    def rewrite(self, episode: LiveEpisode, renderer: ChatRenderer, budget: Budget) -> NewContext:
+        return NewContext(env_attribute(episode, "prompt_ids")(env_attribute(episode, "state_prompt")()))
+
+
+@dataclass(frozen=True, slots=True)
+class AppendContext(RebuildContext):
+    """Everything stays: one row per episode, and the engine's prefix cache is always warm.
+
+    An environment whose protocol writes each prompt anew is asked for it.
+    """
+
+    def is_due(self, episode: LiveEpisode, budget: Budget) -> bool:
+        return episode.rebuilds
+
+
+def env_attribute(episode: LiveEpisode, name: str) -> Any:
+    """Return an attribute of an episode's environment, below its wrappers."""
+    assert episode.env is not None
+    return episode.env.get_wrapper_attr(name)
 
 
 class EpisodeRun:
