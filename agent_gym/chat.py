@@ -21,7 +21,8 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
-from agent_gym.call_format import CallFormat, Template, behind, families, made_up, probe, schema_of
+from agent_gym.call_format import CallFormat, Template, families, probe, schema_of
+from agent_gym.conversations import render_conversation
 from agent_gym.errors import ConfigError
 from agent_gym.images import Vision, join, parts
 from agent_gym.messages import (
@@ -32,12 +33,13 @@ from agent_gym.messages import (
     cut_to_size,
     described,
     in_parts,
+    is_answer,
     is_content,
     text_of,
 )
 from agent_gym.openings import Openings, prints_tools
-from agent_gym.past_turns import does_count, is_answer, numbered, runs, shape_of
-from agent_gym.special_tokens import SpecialTokens, absent
+from agent_gym.past_turns import does_count, numbered, shape_of
+from agent_gym.special_tokens import SpecialTokens
 
 __all__ = [
     "MAX_OBSERVATION_CHARS",
@@ -52,7 +54,6 @@ __all__ = [
 ]
 # Plain letters, so that no template trims, escapes or tokenises it into something else.
 _SENTINEL = "QxSentinelxQ"
-_TURN = "Qxturnx"
 _MOST_PREFILLS = 1000  # that are remembered
 
 
@@ -144,39 +145,7 @@ class ChatRenderer:
         begins with the words of `seen`, the context so far, it begins with these ids, which encoding might not give
         back. A message with `token_ids`, a turn of the policy, appears as it was sampled, whatever its content is.
         """
-        turn = absent(_TURN, [message["content"] for message in messages], tools)
-        talk: list[Message] = []
-        # Of turns that are calls to the template: the mark, the answers, the words, and how many calls precede them.
-        cuts: list[tuple[str, list[Message], str, int]] = []
-        messages = self._numbered(messages)
-        for mine, group, following in runs(messages):
-            if mine:
-                answers = self._to_calls(following)
-                for message in group:
-                    # The policy continued the beginning in the generation prompt: the message is both. No generation
-                    # prompt stood before a turn that somebody else wrote.
-                    words = "" if message.get("foreign") else self.prefill_at(talk)
-                    words += turn if "token_ids" in message else message["content"]
-                    if answers and message is group[-1]:
-                        mark = absent(f"Qxcall{len(cuts)}xQ", messages, tools)
-                        cuts.append((mark, answers, words, sum(len(cut[1]) for cut in cuts)))
-                        talk.append(self.call_format.written.message(made_up(answers, mark)))
-                    else:
-                        talk.append({"role": "assistant", "content": words})
-            else:
-                talk += self._as_observations(group) if talk else self._openings.fitted(group, tools)
-        marked, mark = self._special.mark(talk, tools)
-        text = self._render(marked, tools=list(tools) or None, add_generation_prompt=True)
-        for cut in cuts:
-            text = self._without_calls(text, *cut)
-        sampled = [message["token_ids"] for message in messages if "token_ids" in message]
-        opening, *rest = text.split(turn)
-        if len(rest) != len(sampled):
-            raise ConfigError(f"the chat template shows {len(rest)} of {len(sampled)} turns of the policy")
-        ids = self._go_on(seen, opening.split(mark))
-        for turn_ids, piece in zip(sampled, rest, strict=True):
-            ids += [*turn_ids, *self._closing(turn_ids, self._encode_pieces(piece.split(mark)))]
-        return ids
+        return render_conversation(self, messages, tools, seen)
 
     def _to_calls(self, messages: Sequence[Message]) -> list[Message]:
         """Return the first of these messages, the answers of tools that the template writes after calls only."""
@@ -184,31 +153,12 @@ class ChatRenderer:
         return self._as_observations(answers) if answers else []
 
     def _numbered(self, messages: Sequence[Message]) -> list[Message]:
+        if not any(map(is_answer, messages)):
+            return list(messages)
         return numbered(messages, self.call_format.written, unique=self.call_format.counts)
 
     def _past(self, messages: Sequence[Message]) -> list[Message]:
         return shape_of(messages, self.call_format, self._as_observations)
-
-    def _without_calls(self, text: str, mark: str, answers: Sequence[Message], words: str, made: int) -> str:
-        """Put the words of a turn in the place of the calls that were made up for it, which follow `made` others."""
-        before, _, tail = text.partition(mark)
-        for opened, closed in self._facts.forms(self.call_format.parser, answers, mark, made):
-            # Backwards, since the calls begin with the parser's text of them.
-            start, stop = behind(before[::-1], 0, opened[::-1]), behind(tail, 0, self._facts.without_end(closed))
-            if start is None or stop is None:
-                continue
-            if opened[:1].isspace():  # a text that begins with a space brings it
-                start += len(before[: len(before) - start]) - len(before[: len(before) - start].rstrip())
-            return before[: len(before) - start] + words + tail[stop:]
-        raise ConfigError("the calls of tools are not found in what the chat template writes of a conversation")
-
-    def _go_on(self, seen: Sequence[int], pieces: list[str]) -> list[int]:
-        known = len(shown := self.tokenizer.decode(seen, skip_special_tokens=False) if seen else "")
-        if not "".join(pieces).startswith(shown):
-            return self._encode_pieces(pieces)
-        while known > len(pieces[0]):
-            known -= len(pieces.pop(0))
-        return [*seen, *self._encode_pieces([pieces[0][known:], *pieces[1:]])]
 
     @cached_property
     def prefill(self) -> str:

@@ -29,6 +29,11 @@ def described(messages: Iterable[Mapping[str, Any]]) -> str:
     return "\0".join([" ".join(map(text_of, contents)), *digests])
 
 
+def is_answer(message: Message) -> bool:
+    """Whether this is a tool's answer to a call. Some environments answer plain turns in the role "tool", too."""
+    return bool(message["role"] == "tool" and ("name" in message or "tool_call_id" in message))
+
+
 def is_content(content: Any) -> bool:
     """Whether this is a text, or parts as `images.parts` makes them."""
     if not isinstance(content, list):

@@ -13,14 +13,9 @@ from typing import Any
 
 from agent_gym.call_format import CallFormat, Written, made_up
 from agent_gym.errors import ConfigError
-from agent_gym.messages import Message
+from agent_gym.messages import Message, is_answer
 
 _WORDS = "a"
-
-
-def is_answer(message: Message) -> bool:
-    """Whether this is a tool's answer to a call. Some environments answer plain turns in the role "tool", too."""
-    return bool(message["role"] == "tool" and ("name" in message or "tool_call_id" in message))
 
 
 def runs(messages: Sequence[Message]) -> Iterator[tuple[bool, list[Message], list[Message]]]:
