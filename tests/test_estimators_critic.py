@@ -28,9 +28,9 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from property_tools import examples  # noqa: E402
 
+from agent_gym.trainers.credit import normalize_process  # noqa: E402
 from agent_gym.trainers.estimators import Credit, get_estimator  # noqa: E402
 from agent_gym.trainers.estimators.gae import gae  # noqa: E402
-from agent_gym.trainers.grouping import normalize_process  # noqa: E402
 from agent_gym.trainers.settings import AgentSettings, choices  # noqa: E402
 
 PROCESS_NORMS = [norm for norm in choices(AgentSettings, "process_norm") if norm]

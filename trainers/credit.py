@@ -16,18 +16,20 @@ of tokens accumulates rounding errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.nn.functional import pad
 
 from agent_gym.errors import ConfigError
 from agent_gym.trainers.batch import Batch, TrainingEpisode
-from agent_gym.trainers.grouping import normalize_process
 
 Field = TypeVar("Field")
+
+TINY = 1e-8
+"""`whiten` and `normalize_process` add this to a divisor; it is too small to be a setting."""
 
 
 def no_gather(mine: Any) -> list[Any]:
@@ -167,6 +169,23 @@ class Credit:
     whiten: bool = True
 
 
+class Estimator(NamedTuple):
+    """An estimator and its needs: a critic, several episodes of a task, a greedy episode, or running means.
+
+    An estimator that `reads_tokens` gets the tokens of this rank's episodes. Any other estimator gets the episodes of
+    all ranks `by_steps`, and its advantages are the same for all tokens of a step.
+    """
+
+    estimate: Callable[[Experience, Credit], Estimate]
+    reads_tokens: bool = False
+    needs_critic: bool = False
+    needs_groups: bool = False
+    needs_baseline: bool = False
+    needs_means: bool = False
+    reads_rewards: bool = True  # False if only success counts
+    loss: str | None = None  # the `loss_type` that it prescribes; None for the one in the settings
+
+
 class Timeline:
     """The sampled tokens of N episodes in the order of sampling, as a map between rows and episodes.
 
@@ -272,3 +291,132 @@ def with_baselines(found: Experience, greedy: torch.Tensor) -> Experience:
     returns = found.episode_returns
     baselines = torch.zeros(len(tasks), dtype=returns.dtype).index_put((task_of[greedy],), returns[greedy])
     return replace(found, baselines=baselines[task_of])
+
+
+def assign(
+    estimator: Estimator,
+    credit: Credit,
+    local: Experience,
+    numbers: Sequence[int],
+    *,
+    greedy: Collection[int] = (),
+    process_norm: str | None = None,
+    outcome_weight: float = 1.0,
+    running_means: dict[str, float] | None = None,
+    gather: Callable[[Any], list[Any]],
+) -> Estimate:
+    """Estimate the advantages of this rank's episodes, which are compared with the episodes of all ranks.
+
+    Args:
+        estimator: the estimator.
+        credit: its settings.
+        local: the N episodes of this rank.
+        numbers: the number of each episode, which no other episode of any rank has.
+        greedy: numbers of this rank's greedy episodes; each group has one if the estimator needs them.
+        process_norm: the scale of process rewards, see `shape_rewards`.
+        outcome_weight: the factor of the outcome under a `process_norm`.
+        running_means: the means of `rae`, which are updated; the same on all ranks.
+        gather: returns the values of all ranks; all ranks call this function at the same point.
+    """
+    all_numbers, steps = merge(gather((list(numbers), local.by_steps())))
+    steps = shape_rewards(steps, process_norm, outcome_weight, credit.step_gamma)
+    mine = torch.searchsorted(torch.tensor(all_numbers, dtype=torch.long), torch.tensor(numbers, dtype=torch.long))
+    width = local.outcome.size(1)
+    if estimator.reads_tokens:
+        outcome, process = steps.outcome[mine, :width], steps.process[mine, :width]
+        return estimator.estimate(replace(local, outcome=outcome, process=process, gather=gather), credit)
+    if estimator.needs_baseline:
+        all_greedy = {number for part in gather(list(greedy)) for number in part}
+        steps = with_baselines(steps, torch.tensor([number in all_greedy for number in all_numbers], dtype=torch.bool))
+    per_step = estimator.estimate(replace(steps, running_means=running_means), credit).advantages
+    return Estimate(local.to_tokens(per_step[mine, :width]))
+
+
+# Sums and means over groups of episodes or steps: pure functions, which the estimators use, too.
+
+
+def group_sum(numbers: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    """Give each member the sum over its group: (M,), (M,) to (M,). Groups are any integers, in any order."""
+    ids, index = groups.unique(return_inverse=True)
+    return numbers.new_zeros(len(ids)).index_add(0, index, numbers)[index]
+
+
+def group_size(numbers: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    """Give each member the size of its group, as a number of the same type: (M,), (M,) to (M,)."""
+    return group_sum(torch.ones_like(numbers), groups)
+
+
+def centre(numbers: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    """Subtract from each number the mean of its group: (M,), (M,) to (M,); exactly 0 in a group of equal numbers."""
+    # The computed mean of three times 0.7 is not 0.7, and a later division by a deviation near zero turns that rounding
+    # error into large advantages. After subtraction of the lowest member, a group of equal numbers consists of zeros,
+    # whose mean is exact.
+    ids, index = groups.unique(return_inverse=True)
+    lowest = numbers.new_zeros(len(ids)).scatter_reduce(0, index, numbers, "amin", include_self=False)
+    above = numbers - lowest[index]
+    return above - group_sum(above, groups) / group_size(above, groups)
+
+
+def group_std(numbers: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    """Give each member the unbiased standard deviation of its group: (M,), (M,) to (M,); 0 in a group of one."""
+    squares = group_sum(centre(numbers, groups) ** 2, groups)
+    return (squares / (group_size(numbers, groups) - 1).clamp(min=1)).sqrt()
+
+
+def returns_to_go(rewards: torch.Tensor, gamma: float) -> torch.Tensor:
+    """Sum the present and later rewards, G_t = r_t + gamma G_{t+1}: (N, T), 0 in padding on the right, to (N, T)."""
+    returns = torch.zeros_like(rewards)
+    later = rewards.new_zeros(len(rewards))
+    for t in reversed(range(rewards.size(1))):
+        later = returns[:, t] = rewards[:, t] + gamma * later
+    return returns
+
+
+def normalize_process(
+    process: torch.Tensor,
+    step_mask: torch.Tensor,
+    groups: torch.Tensor,
+    truncated: torch.Tensor,
+    norm: str,
+    step_gamma: float,
+    sources: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Bring process rewards to one scale: remove the gain from stalling, then divide by a size.
+
+    A mean is never subtracted, because every step would then be paid or charged for its mere presence. A truncated
+    episode keeps no positive process reward; negative ones are kept. Otherwise one more paid tool call would always
+    beat an answer that may be wrong, up to the limit of steps. Let p be the process rewards after this first rule:
+
+        none        p
+        trajectory  p / root mean square of the trajectory's process rewards
+        group       p / the same over all episodes of the task
+        batch       p / the same over all episodes of the environment
+        prime       p / max_k |p_k + step_gamma p_{k+1} + ...| of the trajectory (after PRIME, arXiv:2502.01456)
+
+    The mean is over the steps that have a process reward: with a mean over all steps, more steps would again be paid.
+    "prime" bounds the sum of process rewards in an advantage to [-1, 1], however many there are.
+
+    Args:
+        process: (N, K) process reward of each step.
+        step_mask: (N, K) True where there is a step.
+        groups: (N,) equal for the episodes of one task.
+        truncated: (N,) True where a limit truncated the episode.
+        norm: the choice above.
+        step_gamma: discount per step.
+        sources: (N,) environment of each episode, None for one environment.
+
+    Returns:
+        (N, K) of the same sign as the process rewards after the first rule, 0 in padding.
+    """
+    left = torch.where(step_mask, process, 0.0)
+    left = torch.where(truncated[:, None], left.clamp(max=0.0), left)
+    if norm == "none" or not left.numel():
+        return left
+    if norm == "prime":
+        size = returns_to_go(left, step_gamma).abs().amax(1)
+    else:
+        batch = torch.zeros_like(groups) if sources is None else sources
+        scopes = {"trajectory": torch.arange(len(groups)), "group": groups, "batch": batch}
+        counts = group_sum((left != 0).to(left).sum(1), scopes[norm])
+        size = (group_sum((left**2).sum(1), scopes[norm]) / counts.clamp(min=1)).sqrt()
+    return left / (size + TINY)[:, None]

@@ -19,8 +19,18 @@ from typing import Any
 import torch
 
 from agent_gym.errors import ConfigError
-from agent_gym.trainers.credit import Credit, Estimate, Experience, no_gather, required
-from agent_gym.trainers.grouping import TINY, centre, group_size, group_std, returns_to_go
+from agent_gym.trainers.credit import (
+    TINY,
+    Credit,
+    Estimate,
+    Experience,
+    centre,
+    group_size,
+    group_std,
+    no_gather,
+    required,
+    returns_to_go,
+)
 
 SCALES = ("group", "batch", "none")
 EPSILON = 1e-4

@@ -5,8 +5,7 @@ R. Williams, Machine Learning 8 (1992), 229-256. Of the algorithms in Agent-R1's
 
 from __future__ import annotations
 
-from agent_gym.trainers.credit import Credit, Estimate, Experience
-from agent_gym.trainers.grouping import returns_to_go
+from agent_gym.trainers.credit import Credit, Estimate, Experience, returns_to_go
 
 
 def reinforce(experience: Experience, credit: Credit) -> Estimate:

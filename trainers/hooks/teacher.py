@@ -41,8 +41,7 @@ from agent_gym.policies.scores import ServedScores, other_vocabulary, vocabulary
 from agent_gym.rollout import Episode, make_env
 from agent_gym.testing import play, policy_texts
 from agent_gym.trainers.batch import NOT_SAMPLED, Batch, Hint, TrainingEpisode, TrainingRow, collate
-from agent_gym.trainers.credit import Estimate, Timeline
-from agent_gym.trainers.grouping import returns_to_go
+from agent_gym.trainers.credit import Estimate, Timeline, returns_to_go
 from agent_gym.trainers.hook import Hook, RolloutBatch
 from agent_gym.trainers.losses import CLAMP
 from agent_gym.trainers.model_probes import without_gradient
