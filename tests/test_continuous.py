@@ -270,9 +270,9 @@ def test_each_token_has_the_logprob_of_the_weights_whose_version_it_carries(
     batches: list[Any] = []
     hand_over, share = trainer.scheduler.hand_over, trainer._stage_share
 
-    def handed_over() -> None:
-        weights_at[trainer.state.global_step] = copy.deepcopy(trainer.model.state_dict())
-        hand_over()
+    def handed_over(version: int) -> None:
+        weights_at[version] = copy.deepcopy(trainer.model.state_dict())
+        hand_over(version)
 
     def shared(rollout: Any) -> None:
         batches.append(rollout.episodes)

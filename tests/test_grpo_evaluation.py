@@ -27,9 +27,9 @@ from agent_gym.evaluate import evaluate  # noqa: E402
 from agent_gym.policies import ScriptedPolicy  # noqa: E402
 from agent_gym.rollout import Episode, EpisodeSpec, Failure, Runner, Step, read_trajectories, replay  # noqa: E402
 from agent_gym.trainers import task_dataset  # noqa: E402
+from agent_gym.trainers.hooks.metrics import eval_metrics, mean_metrics  # noqa: E402
 from agent_gym.trainers.hooks.records import show_on_tensorboard  # noqa: E402
 from agent_gym.trainers.losses import RunningMeans  # noqa: E402
-from agent_gym.trainers.metrics import eval_metrics, mean_metrics  # noqa: E402
 from agent_gym.trainers.schedule import group_specs  # noqa: E402
 
 GSM8K = "AgentR1/GSM8K-v0"

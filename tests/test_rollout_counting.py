@@ -43,7 +43,7 @@ def test_seeds_and_tasks_follow_the_number_of_the_rollout(tmp_path: Path, extra:
         base = derive_seed(trainer.args.seed, number)
         assert [seed for *_, seed in batch] == [derive_seed(base, place) for place in range(16)]
         assert [index for index, *_ in batch[::4]] == trainer.sampler.batch(number)
-    assert trainer.scheduler.rollouts == len(seen)
+    assert trainer.n_rollouts == len(seen)
 
 
 WAYS = [pytest.param({}, marks=pytest.mark.slow), {"max_staleness": 1, **SERVER}]

@@ -17,7 +17,7 @@ import dataclasses
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -27,7 +27,6 @@ from transformers.trainer_utils import EvalLoopOutput
 from agent_gym.chat import ChatRenderer
 from agent_gym.distributed import exchange, gather, gather_items
 from agent_gym.errors import ConfigError, RolloutError
-from agent_gym.evaluate.cards import Meter
 from agent_gym.judges import Judge
 from agent_gym.policies.base import Policy
 from agent_gym.policies.processors import let_videos_be_missing
@@ -38,20 +37,18 @@ from agent_gym.rollout import Episode, EpisodeSpec, Runner, derive_seed
 from agent_gym.trainers.batch import Batch, TrainingEpisode, balance, collate, select_rows, training_episode
 from agent_gym.trainers.checkpoints import FILE, write_provenance
 from agent_gym.trainers.config import INSTEAD, AgentGRPOConfig
-from agent_gym.trainers.credit import Estimate, Timeline, experience
-from agent_gym.trainers.engine import check_sharded, wants_vllm, warn_of_rounding
-from agent_gym.trainers.estimators import assign
+from agent_gym.trainers.credit import Estimate, Timeline, assign, experience
+from agent_gym.trainers.engine import build_policy, check_sharded, named_weights, wants_vllm, warn_of_rounding
+from agent_gym.trainers.evaluation import evaluate
 from agent_gym.trainers.hook import STAGES, RolloutBatch, TokenCredit
 from agent_gym.trainers.hooks import attach, check_given
 from agent_gym.trainers.losses import CLAMP, loss_weights
-from agent_gym.trainers.metrics import eval_metrics, mean_metrics, reward_metrics
 from agent_gym.trainers.model_probes import check_adapters
 from agent_gym.trainers.noise import check_noise
 from agent_gym.trainers.policy_model import policy_model
-from agent_gym.trainers.room import let_openings_fit
 from agent_gym.trainers.rows import RowTrainer
 from agent_gym.trainers.saving import Write
-from agent_gym.trainers.schedule import RolloutScheduler, group_specs, returns_by_group, without_greedy
+from agent_gym.trainers.schedule import RolloutScheduler, group_specs, returns_by_group
 from agent_gym.trainers.tasks import EpochCallback, GroupSampler, Mixture, Rows, as_tasks, data_sets
 
 _MEANS = "running_means"  # the key in the trainer's state, which checkpoints keep
@@ -145,11 +142,14 @@ class AgentGRPOTrainer(RowTrainer):
         self.use_vllm = bool(given) if policy is not None else wants_vllm(args)
         self.renderer = self._make_renderer()
         self.vision = self.renderer.vision
-        let_openings_fit(self)
         self.estimator, self.credit_settings = args.estimator, args.credit
         self.rollout_tokens: float = args.rollout_tokens  # the largest number of tokens of a rollout, over all ranks
         self.spent = Counter[str]()  # episodes and tokens of training, on this rank
-        self.scheduler = RolloutScheduler(self, policy)
+        self._policy_given = policy
+        background = args.layout == "server"
+        self.scheduler = RolloutScheduler(
+            self._make_runner, self._weights, self.accelerator, policy=policy, background=background
+        )
         self.add_callback(EpochCallback(self))
         attach(self)
 
@@ -175,6 +175,25 @@ class AgentGRPOTrainer(RowTrainer):
         end_tokens(renderer.eos_token_ids)
         return renderer
 
+    def _make_runner(self) -> Runner:
+        args, policy = self.args, self._policy_given
+        if policy is None:
+            model = self.accelerator.unwrap_model(self.model)
+            policy = build_policy(model, self.renderer, args, self.accelerator.autocast, sharded=self.sharded)
+        return Runner(
+            policy,
+            self.renderer,
+            args.budget,
+            workers=args.env_workers,
+            env_processes=args.env_processes,
+            max_live=args.max_live,
+            context=args.context,
+            judge=self.judge,
+        )
+
+    def _weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return named_weights(self.accelerator.unwrap_model(self.model))
+
     @property
     def runner(self) -> Runner:
         """The rollout loop with the trainer's engine, started on first use."""
@@ -185,9 +204,12 @@ class AgentGRPOTrainer(RowTrainer):
 
     def rollout(self, specs: Sequence[EpisodeSpec], temperature: float) -> list[Episode]:
         """Play episodes with the current weights, and log the seconds of each part."""
-        return self._played(self.scheduler.play(specs, temperature))
+        return self._played(lambda version: self.scheduler.play(specs, temperature, version))
 
-    def _played(self, episodes: list[Episode]) -> list[Episode]:
+    def _played(self, play: Callable[[int], list[Episode]]) -> list[Episode]:
+        training = self.model.training
+        episodes = play(self.state.global_step)
+        self.model.train(training)  # an engine may sample from this model, in evaluation mode
         self.record(self.scheduler.take_metrics())
         _ = self.runner  # so that `use_vllm` tells the engine that has played
         for hook in self.hooks:
@@ -214,20 +236,19 @@ class AgentGRPOTrainer(RowTrainer):
 
     def _stage_play(self, rollout: RolloutBatch) -> None:
         if self.args.max_staleness:
-            ahead = self.scheduler.play_ahead(rollout.number, self._specs_ahead, self.temperature)
-            rollout.episodes = self._played(ahead)
+            batches = range(rollout.number, min(rollout.number + self.args.stale_rollouts + 1, self.n_rollouts))
+            rollout.episodes = self._played(
+                lambda version: self.scheduler.play_ahead(batches, self._specs_ahead, self.temperature, version)
+            )
         else:
             first = self.accelerator.process_index * len(rollout.rows)
             rollout.episodes = self.rollout(self.specs_of(rollout.rows, first, rollout.seed), self.temperature)
 
     def _stage_select(self, rollout: RolloutBatch) -> None:
-        rollout.returns, rollout.source_of, played = returns_by_group(rollout.episodes)
+        rollout.returns, rollout.source_of, rollout.played = returns_by_group(rollout.episodes)
         rollout.groups = set(rollout.returns)
-        # The rewards of the sampler's tasks, before a hook could make the policy look better.
-        self.record(reward_metrics(rollout.returns, rollout.source_of, played, self.num_generations))
 
     def _stage_share(self, rollout: RolloutBatch) -> None:
-        self.record({"rollout/groups_kept": len(rollout.groups) / len(rollout.returns)})
         self._scoring_began = time.perf_counter()
         # An episode that failed, or in which the policy took no part, does not count for its task.
         counting = [e for e in rollout.episodes if not e.failure and (e.spec.greedy or e.sampled_tokens > 0)]
@@ -253,7 +274,6 @@ class AgentGRPOTrainer(RowTrainer):
 
     def _stage_log(self, rollout: RolloutBatch) -> None:
         self.record({"time/score": time.perf_counter() - self._scoring_began})
-        self.record(mean_metrics(without_greedy(rollout.episodes)))
 
     # The parts of the stages.
 
@@ -263,6 +283,15 @@ class AgentGRPOTrainer(RowTrainer):
         for hook in self.hooks:
             specs = hook.specs(specs)
         return specs
+
+    @property
+    def n_rollouts(self) -> int:
+        """The number of rollouts of the whole run."""
+        # The rollouts are counted in micro-steps, because the last optimizer step of an epoch has only the remaining
+        # ones.
+        per_step, per_epoch = self.args.gradient_accumulation_steps, self.sampler.rollouts * self._uses
+        epochs, steps = divmod(self.state.max_steps, -(-per_epoch // per_step))
+        return -(-(epochs * per_epoch + steps * per_step) // self._uses)
 
     def _specs_ahead(self, number: int) -> list[EpisodeSpec]:
         """Return this rank's episodes of a coming rollout: an equal share of its tasks, in whole groups.
@@ -369,23 +398,7 @@ class AgentGRPOTrainer(RowTrainer):
     ) -> EvalLoopOutput:
         """Play every evaluation task once (`num_generations_eval` times) and report success with a 95% interval."""
         self.model.eval()
-        size, seed = self.num_generations_eval, self.args.seed
-        # The data set is divided here. The loader would repeat tasks until all ranks have equally many. A rank without
-        # a task plays, too, because all ranks take part in the transfer of sharded weights.
-        rows = list(as_tasks(dataloader.dataset, "eval_dataset", *self._env_given))
-        specs = [
-            spec
-            for i in range(self.accelerator.process_index, len(rows), self.accelerator.num_processes)
-            for spec in group_specs([rows[i]] * size, first=i * size, group_size=size, sampling_seed=seed)
-        ]
-        meter = Meter()
-        episodes = self.rollout(specs, self.args.eval_temperature)
-        seconds = meter.seconds()
-        for hook in self.hooks:
-            hook.after_evaluation(metric_key_prefix, episodes, seconds)
-        found = eval_metrics(episodes) | mean_metrics(episodes)
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
-        return EvalLoopOutput(cast(Any, None), None, metrics, int(found["episodes"]))
+        return evaluate(self, as_tasks(dataloader.dataset, "eval_dataset", *self._env_given), metric_key_prefix)
 
     def _get_train_sampler(self, dataset: Dataset | None = None) -> GroupSampler:
         dataset = self.train_dataset if dataset is None else dataset

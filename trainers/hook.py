@@ -43,6 +43,7 @@ class RolloutBatch:
     episodes: list[Episode] = field(default_factory=list)  # played by this rank, greedy episodes included
     returns: dict[int, list[float]] = field(default_factory=dict)  # by group, of all ranks
     source_of: dict[int, int] = field(default_factory=dict)  # environment of each group, see `source_number`
+    played: int = 0  # the number of episodes of all ranks, failed ones included
     groups: set[int] = field(default_factory=set)  # to be trained on, of all ranks
     trained: set[int] = field(default_factory=set)  # numbers of this rank's episodes that are in the loss
     share: list[TrainingEpisode] = field(default_factory=list)  # of this rank, in the order of `episode_of`

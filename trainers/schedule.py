@@ -5,8 +5,7 @@ episodes are played without rounds, under weights that change during an episode 
 evaluations play in one `Stream`. With servers the stream plays in the background. If the engine shares the trainer's
 device, the stream plays while the trainer waits.
 
-The trainer calls the scheduler. The scheduler reads settings and state of the trainer, and neither calls nor changes
-it.
+The scheduler knows nothing of the trainer: specs, the temperature and the version of the weights are arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent_gym.distributed import barrier_on_error, gather_items
 from agent_gym.policies.base import Engine, Measured, Policy
@@ -31,17 +30,30 @@ from agent_gym.rollout import (
 )
 from agent_gym.trainers.batch import source_number
 from agent_gym.trainers.continuous import ContinuousRollouts
-from agent_gym.trainers.engine import build_policy, named_weights
-
-if TYPE_CHECKING:
-    from agent_gym.trainers.grpo import AgentGRPOTrainer
 
 
 class RolloutScheduler:
-    """Plays the rollouts of a trainer with its engine, which starts with the first one, or with the given policy."""
+    """Plays rollouts with an engine, which starts with the first one.
 
-    def __init__(self, trainer: AgentGRPOTrainer, policy: Policy | None = None) -> None:
-        self._trainer, self.policy = trainer, policy
+    Args:
+        make_runner: makes the rollout loop, with its engine.
+        weights: yields the current weights by name.
+        accelerator: knows the other processes.
+        policy: an engine that is given; the runner's, once there is one.
+        background: whether episodes are played while the caller computes.
+    """
+
+    def __init__(
+        self,
+        make_runner: Callable[[], Runner],
+        weights: Callable[[], Iterable[Any]],
+        accelerator: Any,
+        *,
+        policy: Policy | None = None,
+        background: bool = False,
+    ) -> None:
+        self._make_runner, self._weights, self._accelerator = make_runner, weights, accelerator
+        self.policy, self._background = policy, background
         self._metrics: dict[str, float] = {}
         self.begin()
 
@@ -58,66 +70,50 @@ class RolloutScheduler:
 
     @functools.cached_property
     def runner(self) -> Runner:
-        trainer, args = self._trainer, self._trainer.args
-        if self.policy is None:
-            model = trainer.accelerator.unwrap_model(trainer.model)
-            autocast = trainer.accelerator.autocast
-            self.policy = build_policy(model, trainer.renderer, args, autocast, sharded=trainer.sharded)
-        return Runner(
-            self.policy,
-            trainer.renderer,
-            args.budget,
-            workers=args.env_workers,
-            env_processes=args.env_processes,
-            max_live=args.max_live,
-            context=args.context,
-            judge=trainer.judge,
-        )
+        runner = self._make_runner()
+        self.policy = runner.policy
+        return runner
 
     @functools.cached_property
     def stream(self) -> Stream:
-        return Stream(self.runner, background=self._trainer.args.layout == "server")
+        return Stream(self.runner, background=self._background)
 
-    def hand_over(self) -> None:
-        """Hand the current weights to the engine."""
-        started, trainer, runner = time.perf_counter(), self._trainer, self.runner
+    def hand_over(self, version: int) -> None:
+        """Hand the current weights to the engine; `version` is the number of optimizer steps that they have seen."""
+        started, runner = time.perf_counter(), self.runner
         with self.stream.paused():
             if self.stream.background:  # other processes may sample from the same servers
-                trainer.accelerator.wait_for_everyone()
-            runner.version = trainer.state.global_step
+                self._accelerator.wait_for_everyone()
+            runner.version = version
             if isinstance(runner.policy, Engine):
                 runner.policy.wake()
                 # Weights are handed over every time, even twice in a step. The step does not identify the weights (a
                 # second `train()`, the best checkpoint loaded at the end), and an engine that slept has no weights.
-                runner.policy.sync(named_weights(trainer.accelerator.unwrap_model(trainer.model)))
+                runner.policy.sync(self._weights())
         self._metrics["time/sync"] = time.perf_counter() - started
 
-    def play(self, specs: Sequence[EpisodeSpec], temperature: float) -> list[Episode]:
+    def play(self, specs: Sequence[EpisodeSpec], temperature: float, version: int) -> list[Episode]:
         """Play episodes with the current weights; all processes call it at the same point.
 
         Raises `RolloutError` if playing failed in a process, or if every episode failed in all processes.
         """
-        return self._with_weights(lambda: self.stream.play(specs, temperature))
+        return self._with_weights(version, lambda: self.stream.play(specs, temperature))
 
     def play_ahead(
-        self, number: int, specs_of: Callable[[int], Sequence[EpisodeSpec]], temperature: float
+        self, batches: Sequence[int], specs_of: Callable[[int], Sequence[EpisodeSpec]], temperature: float, version: int
     ) -> list[Episode]:
-        """Return this process's episodes of rollout `number`, and begin episodes of rollouts that may run ahead.
+        """Return this process's episodes of the first of these rollouts, and begin the episodes of the others.
 
         The method is for `max_staleness` above 0. `specs_of` makes the episodes of a rollout. Raises as `play`.
         """
-        batches = range(number, min(number + self._trainer.args.stale_rollouts + 1, self.rollouts))
-        return self._with_weights(lambda: self._continuous.play(self.stream, batches, specs_of, temperature))
+        return self._with_weights(version, lambda: self._continuous.play(self.stream, batches, specs_of, temperature))
 
-    def _with_weights(self, play: Callable[[], list[Episode]]) -> list[Episode]:
-        trainer = self._trainer
-        self.hand_over()
-        training = trainer.model.training
+    def _with_weights(self, version: int, play: Callable[[], list[Episode]]) -> list[Episode]:
+        self.hand_over(version)
         with barrier_on_error():
             episodes = play()
         if isinstance(self.runner.policy, Engine):
             self.runner.policy.sleep()
-        trainer.model.train(training)
         self._finish(episodes)
         return episodes
 
@@ -136,19 +132,9 @@ class RolloutScheduler:
             check_failures(failures)
         if any(failures):  # in all processes alike
             kinds = gather_items(failure_summary(episodes))
-            if self._trainer.accelerator.is_main_process:
+            if self._accelerator.is_main_process:
                 lost = f"{sum(map(bool, failures))} of {len(failures)} episodes failed and are not in the reward"
                 print("\n  ".join([f"agent-gym: warning: {lost}", *kinds]), file=sys.stderr, flush=True)
-
-    @property
-    def rollouts(self) -> int:
-        """The number of rollouts of the whole run."""
-        trainer = self._trainer
-        # The rollouts are counted in micro-steps, because the last optimizer step of an epoch has only the remaining
-        # ones.
-        per_step, per_epoch = trainer.args.gradient_accumulation_steps, trainer.sampler.rollouts * trainer._uses
-        epochs, steps = divmod(trainer.state.max_steps, -(-per_epoch // per_step))
-        return -(-(epochs * per_epoch + steps * per_step) // trainer._uses)
 
 
 def group_specs(

@@ -88,7 +88,7 @@ def engine(setting: StageSettings) -> dict[str, Any]:
     on_gpu = bool(setting.gpus)
     for name, lora in (("full", False), ("lora", True)):
         trainer, numbers = with_engine(setting, lora, vllm_enable_sleep_mode=on_gpu, engine_process=lora and on_gpu)
-        trainer.scheduler.hand_over()
+        trainer.scheduler.hand_over(version=0)
         policy = trainer.runner.policy
         off, compared = engine_off(policy, dict(named_weights(trainer.accelerator.unwrap_model(trainer.model))))
         policy.close()

@@ -1,8 +1,9 @@
 """The features of the trainers that are hooks, one feature in each file.
 
 Each feature adds its hooks to a trainer whose settings ask for them. The order of `FEATURES` is the order of the calls:
-self-play divides episodes before any other hook sees them, refills are drawn before groups are chosen, and the
-agreement is measured before demonstrations join the batch.
+the budget of an episode is set first, rewards are logged before a hook replaces groups, self-play divides episodes
+before the others see them, refills are drawn before groups are chosen, and the agreement is measured before
+demonstrations join the batch.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from agent_gym.trainers.hooks import (
     echo_trap,
     input_dependence,
     judging,
+    metrics,
     overlong,
     records,
     repetition,
+    room,
     run_card,
     selection,
     self_play,
@@ -28,8 +31,8 @@ from agent_gym.trainers.hooks import (
 )
 
 FEATURES = (
-    self_play, staleness, selection, baselines, overlong, teacher, agreement, demonstrations, utilisation, repetition,
-    judging, run_card, records, echo_trap, input_dependence,
+    room, metrics, self_play, staleness, selection, baselines, overlong, teacher, agreement, demonstrations,
+    utilisation, repetition, judging, run_card, records, echo_trap, input_dependence,
 )  # fmt: skip
 """Modules with a function `attach(trainer)`; some have a function `check_given(args, **given)` too."""
 

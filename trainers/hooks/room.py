@@ -10,7 +10,7 @@ from agent_gym.trainers.schedule import group_specs
 from agent_gym.trainers.settings import Default
 
 
-def let_openings_fit(trainer: Any) -> None:
+def attach(trainer: Any) -> None:
     """Set `args.max_episode_tokens` to a multiple of it, if it is the default and no turn fits after an opening.
 
     Openings of some tasks of each environment in the training data are measured (evaluate/room.py). A
@@ -30,5 +30,5 @@ def let_openings_fit(trainer: Any) -> None:
         budget, line = with_room(args.budget, specs, trainer.renderer)
         limit = min(budget.max_tokens, args.vllm_max_model_length or budget.max_tokens)
         if line and limit > args.max_episode_tokens:
-            args.max_episode_tokens = limit
+            args.max_episode_tokens, trainer.rollout_tokens = limit, args.rollout_tokens
             warnings.warn(f"{line}; max_episode_tokens sets another", RuntimeWarning, stacklevel=2)

@@ -5,12 +5,28 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 from agent_gym.distributed import gather, gather_items
 from agent_gym.evaluate.prompts import prompt_of
 from agent_gym.evaluate.statistics import share
+from agent_gym.reply import sum_by_name
 from agent_gym.rollout import Episode
-from agent_gym.rollout.episode import call_seconds, episode_values, sum_by_name
+from agent_gym.rollout.episode import call_seconds, episode_values
+from agent_gym.trainers.hook import Hook, RolloutBatch
+from agent_gym.trainers.schedule import without_greedy
+
+
+class MeanMetrics(Hook):
+    """Logs the rewards of the sampler's tasks, and the means over all episodes of a rollout."""
+
+    def after_select(self, rollout: RolloutBatch) -> None:
+        size = self.trainer.num_generations
+        self.trainer.record(reward_metrics(rollout.returns, rollout.source_of, rollout.played, size))
+
+    def after_log(self, rollout: RolloutBatch) -> None:
+        self.trainer.record({"rollout/groups_kept": len(rollout.groups) / len(rollout.returns)})
+        self.trainer.record(mean_metrics(without_greedy(rollout.episodes)))
 
 
 def eval_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
@@ -79,3 +95,8 @@ def mean_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
             means[f"{env_id}/{name}" if env_id else name] = mean
     means.pop("reward", None)  # the trainer logs the reward of the sampler's tasks
     return means
+
+
+def attach(trainer: Any) -> None:
+    """Attach always, as the first hook: no other may have replaced a group before its rewards are logged."""
+    trainer.callback_handler.callbacks.insert(0, MeanMetrics())
