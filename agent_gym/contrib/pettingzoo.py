@@ -34,61 +34,65 @@ def to_aec(env_id: str, **env_kwargs: Any) -> Any:
         raise ConfigError(f"to_aec wants an agent_gym.players.PlayersEnv: {error}") from None
     if not isinstance(made, PlayersEnv):
         raise ConfigError(f"{env_id} is a {type(made).__name__}; to_aec wants an agent_gym.players.PlayersEnv")
-    env = made
+    metadata = {"name": env_id, "render_modes": ["ansi"], "is_parallelizable": False}
+    return type("GameAEC", (_Game, zoo.AECEnv), {"metadata": metadata})(made)
 
-    class GameAEC(zoo.AECEnv):  # type: ignore[name-defined]
-        metadata = {"name": env_id, "render_modes": ["ansi"], "is_parallelizable": False}
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.possible_agents, self.render_mode = [*env.roles], "ansi"
-            self._space = gymnasium.spaces.Dict({"text": env.observation_space})
+class _Game:
+    """The methods of a game as an `AECEnv`, with which PettingZoo's class is joined once it is imported."""
 
-        def observation_space(self, agent: str) -> Any:
-            return self._space
+    _accumulate_rewards: Any
+    _was_dead_step: Any
 
-        def action_space(self, agent: str) -> Any:
-            return env.action_space
+    def __init__(self, env: PlayersEnv) -> None:
+        super().__init__()
+        self._env = env
+        self.possible_agents, self.render_mode = [*env.roles], "ansi"
+        self._space = gymnasium.spaces.Dict({"text": env.observation_space})
 
-        def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-            # PettingZoo's own test hands over options that no environment knows.
-            known = {name: value for name, value in (options or {}).items() if name in ("split", "index", "task")}
-            observation, info = env.reset(seed=seed, options=known)
-            self.agents = [*self.possible_agents]
-            self.rewards = dict.fromkeys(self.agents, 0.0)
-            self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
-            self.terminations = dict.fromkeys(self.agents, False)
-            self.truncations = dict.fromkeys(self.agents, False)
-            self.infos: dict[str, dict[str, Any]] = {agent: {"task_id": info["task_id"]} for agent in self.agents}
-            self.agent_selection = env.role
-            self._unread = {agent: env.game.opening(agent) for agent in self.agents}
-            self._unread[env.role] = observation
+    def observation_space(self, agent: str) -> Any:
+        return self._space
 
-        def observe(self, agent: str) -> dict[str, str]:
-            return {"text": self._unread[agent]}
+    def action_space(self, agent: str) -> Any:
+        return self._env.action_space
 
-        def step(self, action: str | None) -> None:
-            if self.terminations[self.agent_selection] or self.truncations[self.agent_selection]:
-                self._was_dead_step(action)
-                return
-            acting = self.agent_selection
-            self._cumulative_rewards[acting] = 0.0
-            observation, _, terminated, truncated, info = env.step(str(action))
-            self.rewards = {a: sum(info["role_terms"].get(a, {}).values()) for a in self.agents}
-            self._accumulate_rewards()
-            self.infos[acting]["error"] = info["error"]
-            if terminated or truncated:
-                self.terminations = dict.fromkeys(self.agents, terminated)
-                self.truncations = dict.fromkeys(self.agents, not terminated)
-                self._unread |= {agent: env.game.news(agent)[1] for agent in self.agents if agent != acting}
-                self.agent_selection = next(agent for agent in self.agents if agent != acting)
-            else:
-                self.agent_selection, self._unread[env.role] = env.role, observation
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        # PettingZoo's own test hands over options that no environment knows.
+        known = {name: value for name, value in (options or {}).items() if name in ("split", "index", "task")}
+        observation, info = self._env.reset(seed=seed, options=known)
+        self.agents = [*self.possible_agents]
+        self.rewards = dict.fromkeys(self.agents, 0.0)
+        self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
+        self.terminations = dict.fromkeys(self.agents, False)
+        self.truncations = dict.fromkeys(self.agents, False)
+        self.infos: dict[str, dict[str, Any]] = {agent: {"task_id": info["task_id"]} for agent in self.agents}
+        self.agent_selection = self._env.role
+        self._unread = {agent: self._env.game.opening(agent) for agent in self.agents}
+        self._unread[self._env.role] = observation
 
-        def render(self) -> str:
-            return "\n".join(f"[{who}] {text}" for who, text in env.game.spoken)
+    def observe(self, agent: str) -> dict[str, str]:
+        return {"text": self._unread[agent]}
 
-        def close(self) -> None:
-            env.close()
+    def step(self, action: str | None) -> None:
+        if self.terminations[self.agent_selection] or self.truncations[self.agent_selection]:
+            self._was_dead_step(action)
+            return
+        acting = self.agent_selection
+        self._cumulative_rewards[acting] = 0.0
+        observation, _, terminated, truncated, info = self._env.step(str(action))
+        self.rewards = {a: sum(info["role_terms"].get(a, {}).values()) for a in self.agents}
+        self._accumulate_rewards()
+        self.infos[acting]["error"] = info["error"]
+        if terminated or truncated:
+            self.terminations = dict.fromkeys(self.agents, terminated)
+            self.truncations = dict.fromkeys(self.agents, not terminated)
+            self._unread |= {agent: self._env.game.news(agent)[1] for agent in self.agents if agent != acting}
+            self.agent_selection = next(agent for agent in self.agents if agent != acting)
+        else:
+            self.agent_selection, self._unread[self._env.role] = self._env.role, observation
 
-    return GameAEC()
+    def render(self) -> str:
+        return "\n".join(f"[{who}] {text}" for who, text in self._env.game.spoken)
+
+    def close(self) -> None:
+        self._env.close()
