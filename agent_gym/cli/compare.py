@@ -17,7 +17,7 @@ from tqdm import tqdm
 from agent_gym.cli.parser import CommandParser, json_object, left_out, read_settings
 from agent_gym.cli.view import check_new, is_run, last_evaluation, named, read_files
 from agent_gym.errors import ConfigError, write_whole, writing
-from agent_gym.evaluate import summarize
+from agent_gym.evaluate import EvalResult, summarize
 from agent_gym.evaluate.cards import differences, read_cards, terms
 from agent_gym.evaluate.compare import Run, read_runs, same_kind, with_cards
 from agent_gym.evaluate.compare import compare as compare_runs
@@ -232,8 +232,16 @@ def rescore(argv: Sequence[str]) -> int:
         for some in (records, (replay.record for replay in replays))
     )
     changed = [replay for replay in replays if replay.world or replay.scores]
+    _show_outcome(replays, changed, then, now, as_json=arguments.json)
+    return 1 if any(one.world or one.scores and not changes for one in changed) else 0
+
+
+def _show_outcome(
+    replays: Sequence[Replay], changed: Sequence[Replay], then: EvalResult, now: EvalResult, *, as_json: bool
+) -> None:
+    """Print the outcome of a replay: the episodes that changed, and each measure then and now."""
     world, scores = sum(bool(one.world) for one in changed), sum(bool(one.scores) for one in changed)
-    if arguments.json:
+    if as_json:
         counts = {"episodes": len(replays), "world_differs": world, "scores_differ": scores}
         differences = [
             {"task_id": one.record["task_id"], "spec": one.record["spec"], "world": one.world, "scores": one.scores}
@@ -252,7 +260,6 @@ def rescore(argv: Sequence[str]) -> int:
                 rows.append([name, number(name, old), number(name, new)])
         if len(rows) > 1:
             say(align(rows))
-    return 1 if any(one.world or one.scores and not changes for one in changed) else 0
 
 
 def _apart(record: Mapping[str, Any]) -> dict[str, Any]:
