@@ -168,14 +168,7 @@ class HotpotQAEnv(RowOpening, ToolEnv):
         self.protocol = PROTOCOLS[protocol] if protocol else None
         self.inline = bool(self.protocol and self.protocol.frame)
         weights = preset_weights(reward, REWARDS, type(self).reward_weights, reward_weights)
-        if isinstance(tools, str) or not set(tools) <= {"search", "lookup"} or (tools and "search" not in tools):
-            raise ConfigError(f"tools is {tools!r}; allowed: ('search',), ('search', 'lookup') or ()")
-        if calls not in ("hermes", "react") or (calls == "react" and not tools):
-            raise ConfigError(
-                f"calls is {calls!r} with the tools {tuple(tools)}; allowed: 'hermes', or 'react' with some"
-            )
-        if calls == "react" and parser is not None:
-            raise ConfigError("calls='react' brings a parser of its own: leave parser= out, or calls= at 'hermes'")
+        _check_tools(tools, calls, parser)
         self._top_k = whole_number("top_k", top_k, 1)
         self._passage_tokens = whole_number("max_passage_tokens", max_passage_tokens, 1)
         self._observation_tokens = whole_number("max_observation_tokens", max_observation_tokens, 1)
@@ -183,14 +176,7 @@ class HotpotQAEnv(RowOpening, ToolEnv):
         self.row_system = system_prompt is None and not protocol
         tasks, rows = self.load_tasks(data, levels, difficulty, self.rules)
         self._browser = Browser(self._find, self._write)
-        known = self._browser.tools
-        if not (self.protocol and self.protocol.browses):
-            summary, about = (self.protocol and self.protocol.about) or _ABOUT
-            what = "Read the paragraph with this title.", "title", "the exact title"
-            known = {
-                "search": TextTool("search", summary, "query", about, do_all=self._search),
-                "lookup": TextTool("lookup", *what, do_all=self._lookup),
-            }
+        known = self._known_tools()
         chosen = [known[name] for name in dict.fromkeys(tools)]
         self._argument = known["search"].argument
         if calls == "react":
@@ -198,15 +184,11 @@ class HotpotQAEnv(RowOpening, ToolEnv):
         self._react = parser if isinstance(parser, ReActParser) else None
         self._stating = parser if isinstance(parser, ReActParser | RagenParser) else None  # answers in its own words
         self._retrieves = retrieve_question
-        if system_prompt is None:
-            system_prompt = READ if retrieve_question else DIRECT
-            if tools:
-                system_prompt = (REACT if self._react else SEARCH) + (f"\n\n{RETRIEVED}" if retrieve_question else "")
         super().__init__(
             tasks,
             tools=chosen,
             parser=parser,
-            system_prompt=system_prompt,
+            system_prompt=self._default_prompt(bool(tools)) if system_prompt is None else system_prompt,
             reward_weights=weights,
             max_turns=self.turns if max_turns is None else max_turns,
             **kwargs,
@@ -216,6 +198,22 @@ class HotpotQAEnv(RowOpening, ToolEnv):
         self._corpus = None if corpus is None else open_documents(corpus)
         self._retriever = open_retriever(retriever, self._corpus)
         self._limit = TokenLimit(self.renderer)
+
+    def _known_tools(self) -> Mapping[str, TextTool]:
+        """The tools by name: those of a paper that browses pages, or search and lookup in the corpus."""
+        if self.protocol and self.protocol.browses:
+            return self._browser.tools
+        summary, about = (self.protocol and self.protocol.about) or _ABOUT
+        what = "Read the paragraph with this title.", "title", "the exact title"
+        return {
+            "search": TextTool("search", summary, "query", about, do_all=self._search),
+            "lookup": TextTool("lookup", *what, do_all=self._lookup),
+        }
+
+    def _default_prompt(self, with_tools: bool) -> str:
+        if not with_tools:
+            return READ if self._retrieves else DIRECT
+        return (REACT if self._react else SEARCH) + (f"\n\n{RETRIEVED}" if self._retrieves else "")
 
     def gold(self, task: Any) -> list[str]:
         return [*read_question(self.rules.again(task)).answers]
@@ -368,3 +366,12 @@ class HotpotQAEnv(RowOpening, ToolEnv):
     def _write(self, hits: Sequence[Hit]) -> str:
         self._found.append(render([hit.document for hit in hits], self._limit, self._passage_tokens))
         return self._found[-1] if self.protocol is None else self.protocol.passages(hits)
+
+
+def _check_tools(tools: Sequence[str], calls: str, parser: Parser | None) -> None:
+    if isinstance(tools, str) or not set(tools) <= {"search", "lookup"} or (tools and "search" not in tools):
+        raise ConfigError(f"tools is {tools!r}; allowed: ('search',), ('search', 'lookup') or ()")
+    if calls not in ("hermes", "react") or (calls == "react" and not tools):
+        raise ConfigError(f"calls is {calls!r} with the tools {tuple(tools)}; allowed: 'hermes', or 'react' with some")
+    if calls == "react" and parser is not None:
+        raise ConfigError("calls='react' brings a parser of its own: leave parser= out, or calls= at 'hermes'")
