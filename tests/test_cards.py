@@ -203,7 +203,7 @@ def test_a_run_with_several_evaluation_sets_has_a_card_of_each(tmp_path: Path) -
 
     from agent_gym.trainers import task_dataset
     from agent_gym.trainers.checkpoints import provenance
-    from agent_gym.trainers.export_model import write_card
+    from agent_gym.trainers.model_card import write_card
 
     sets = {"few": task_dataset(ENV, split="test", tasks=2), "more": task_dataset(ENV, split="test", tasks=5)}
     both = concatenate_datasets([task_dataset(ENV, split=split, tasks=3) for split in ("train", "test")])

@@ -45,6 +45,7 @@ from agent_gym.public import public
 from agent_gym.trainers.best_metric import check_best_metric
 from agent_gym.trainers.common import with_metric
 from agent_gym.trainers.hub import ModelUploads
+from agent_gym.trainers.model_card import MEASURED, write_card
 from agent_gym.trainers.public_arguments import public_arguments
 from agent_gym.trainers.rehearsal import rehearse
 from agent_gym.trainers.resumed import best_here, resume_schedule
@@ -78,7 +79,6 @@ _ALWAYS = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "num_train_epochs", "temperature",
     "max_turn_tokens", "max_episode_tokens", "max_turns", "max_staleness", "context", "seed",
 )  # fmt: skip
-MEASURED = ("success", "success_low", "success_high", "reward", "episodes")
 _SHAPE = {
     "trainer": str, "settings": dict, "step": count, "versions?": Values(str),
     "environments": [{"env_id": str, "env_kwargs": dict, "split": str, "tasks": count}],
@@ -185,8 +185,6 @@ class WholeCheckpoints(ModelUploads):
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write our model card as README.md, in place of TRL's; a card that cannot be written does not end the run."""
-        from agent_gym.trainers.export_model import write_card  # export_model imports this module
-
         if self.is_world_process_zero():
             card: Write = lambda folder: write_card(self, self._about(), folder)  # noqa: E731
             write_beside(Path(self.args.output_dir), {"README.md": card})

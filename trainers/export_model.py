@@ -1,4 +1,4 @@
-"""A trained checkpoint as a plain Hugging Face folder, which `AutoModelForCausalLM` and vLLM load, with a model card.
+"""A trained checkpoint as a plain Hugging Face folder, which `AutoModelForCausalLM` and vLLM load.
 
 A whole model is copied, bit for bit. The shares of a sharded model (FSDP2) are joined first. An adapter is copied, or
 merged: each weight and its delta are added in float32, and the sum is rounded once to the type of the weight
@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import httpx
 import torch
-from accelerate.utils import is_peft_model, merge_fsdp_weights
+from accelerate.utils import merge_fsdp_weights
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
@@ -28,16 +26,11 @@ from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from agent_gym.errors import ConfigError, writing
-from agent_gym.evaluate import EvalResult, summarize
-from agent_gym.evaluate.cards import versions
 from agent_gym.models import adapter_base, model_source
 from agent_gym.policies.loading import loading
 from agent_gym.policies.processors import let_videos_be_missing, model_class
 from agent_gym.policies.savable import repair, write_generation_config
-from agent_gym.public import public
-from agent_gym.registry import ENVS
-from agent_gym.rollout import from_record, read_trajectories
-from agent_gym.trainers.checkpoints import MEASURED
+from agent_gym.renamed import renamed
 from agent_gym.trainers.critic import FILE as CRITIC
 from agent_gym.trainers.critic import PREFIX, save_critic
 from agent_gym.trainers.engine import merged_weights
@@ -157,105 +150,6 @@ def _merge(checkpoint: Checkpoint, out: Path) -> None:
     encoder.from_pretrained(checkpoint.folder).save_pretrained(out)
 
 
-# The model card, from the files of the run.
-
-_HEAD = """\
----
-library_name: {library}
-pipeline_tag: text-generation
-{base}tags:
-- agent-gym
-- reinforcement-learning
-- tool-use
-# license: yours to fill in; those of the base model and of the training data bind you
----
-"""
-_NUMBERS = ("success", "95% interval", "reward", "episodes")
-
-
-def model_card(
-    name: str,
-    checkpoint: Checkpoint,
-    provenance: Mapping[str, Any],
-    evaluations: Mapping[tuple[str, str, str], EvalResult],
-    *,
-    merged: bool,
-) -> str:
-    """Return the text of README.md, from `read_provenance` of the run (may be empty) and `read_evaluations`."""
-    provenance = public(provenance)
-    base = str(provenance.get("base_model") or checkpoint.base or "")
-    # A folder of the training machine is useless to others.
-    if base.count("/") != 1 or base.startswith((".", "/", "~")) or Path(base).exists():
-        base = ""
-    adapter = checkpoint.base is not None and not merged
-    what = "A LoRA adapter" if adapter else "A language model" + " with a LoRA adapter merged in" * merged
-    if base:
-        what += f" of [{base}](https://huggingface.co/{base})"
-    if provenance:
-        estimator = provenance["settings"].get("advantage_estimator")
-        what += f", trained by `{provenance['trainer']}` ({estimator}) for {provenance['step']} steps"
-    library = "peft" if adapter else "transformers"
-    head = _HEAD.format(library=library, base=f"base_model: {base}\n" if base else "")
-    parts = [head, f"# {name}\n", f"{what}, with agent-gym.\n"]
-    if provenance:
-        columns = ("environment", "task", "split", "tasks", "data", "arguments")
-        parts += ["## Environments\n", _table(columns, *map(_environment, provenance["environments"]))]
-        parts += ["The number at the end of an environment's id is its version.\n"]
-    log = provenance.get("evaluations", [])
-    if evaluations or log:
-        parts += ["## Evaluation\n"]
-    if evaluations:
-        measured = [(*key, *_result(r.success, r.low, r.high, r.reward, r.episodes)) for key, r in evaluations.items()]
-        parts += [_table(("policy", "environment", "split", *_NUMBERS), *measured)]
-    if log:
-        named = ("tasks",) if any("tasks" in entry for entry in log) else ()  # of several sets
-        when = [[str(entry["step"]), *(entry.get(name, "") for name in named)] for entry in log]
-        course = [(*one, *_result(*(entry[name] for name in MEASURED))) for one, entry in zip(when, log, strict=True)]
-        parts += ["During training:\n"] * bool(evaluations) + [_table(("step", *named, *_NUMBERS), *course)]
-    if provenance:
-        settings = [(key, f"`{json.dumps(value)}`") for key, value in provenance["settings"].items()]
-        parts += ["## Settings\n", _table(("setting", "value"), *settings)]
-    used = provenance.get("versions") or versions()
-    return "\n".join([*parts, "## Versions\n", _table(("package", "version"), *used.items())])
-
-
-def write_card(trainer: Any, about: Mapping[str, Any], folder: Path | None = None) -> None:
-    """Write README.md for a trainer, from the `provenance` of its run (may be empty); by default into its folder."""
-    run, peft = Path(str(trainer.args.output_dir)), is_peft_model(trainer.model)
-    config = trainer.model.peft_config["default"] if peft else None
-    base = str(config.base_model_name_or_path) if config else None
-    folder = run if folder is None else folder
-    folder.mkdir(parents=True, exist_ok=True)
-    text = model_card(run.resolve().name, Checkpoint(run, base), about, {}, merged=False)
-    (folder / "README.md").write_text(text, encoding="utf-8")
-
-
-def read_evaluations(paths: Sequence[str | Path]) -> dict[tuple[str, str, str], EvalResult]:
-    """Summarize the episodes that `agent-gym eval --output` wrote, by policy, environment and split."""
-    episodes: dict[tuple[str, str, str], list[Any]] = {}
-    for record in chain.from_iterable(map(read_trajectories, paths)):
-        spec = record["spec"]
-        key = str(record.get("policy", "policy")), spec["env_id"], str(spec["split"])
-        episodes.setdefault(key, []).append(from_record(record))
-    return {key: summarize(part) for key, part in episodes.items()}
-
-
-def _environment(env: Mapping[str, Any]) -> tuple[str, ...]:
-    entry, arguments = next((one for one in ENVS if one.id == env["env_id"]), None), dict(env["env_kwargs"])
-    data = arguments.pop("data", "embedded" if entry else "")
-    summary = entry.summary if entry else ""
-    return env["env_id"], summary, env["split"], str(env["tasks"]), str(data), f"`{json.dumps(arguments)}`"
-
-
-def _result(success: float, low: float, high: float, reward: float, episodes: int) -> tuple[str, str, str, str]:
-    return f"{success:.1%}", f"{low:.1%} to {high:.1%}", f"{reward:.3f}", str(episodes)
-
-
-def _table(columns: Sequence[str], *rows: Sequence[str]) -> str:
-    cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows)
-    return "".join(f"| {' | '.join(line)} |\n" for line in (columns, ["---"] * len(columns), *cells))
-
-
 def check_name(name: str) -> None:
     """Raise `ConfigError` for a name that the hub would refuse, or that is not like `user/model`."""
     try:
@@ -288,3 +182,8 @@ def push(folder: str | Path, name: str, *, kind: str = "model") -> str:
         later = f"the folder is complete; push it later with: hf upload {name} {folder} --repo-type {kind}"
         raise ConfigError(f"cannot push {name}: {reason}; {later}") from error
     return str(made)
+
+
+__getattr__ = renamed(
+    __name__, {name: f"agent_gym.trainers.model_card:{name}" for name in ("read_evaluations", "write_card")}
+)

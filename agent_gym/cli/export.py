@@ -35,16 +35,17 @@ def _export_model(argv: Sequence[str]) -> int:
     require("transformers", "train")
     import agent_gym.trainers.export_model as exporting
     from agent_gym.trainers.checkpoints import read_provenance
+    from agent_gym.trainers.model_card import model_card, read_evaluations
 
     if arguments.push_to_hub:
         exporting.check_name(arguments.push_to_hub)
     checkpoint = exporting.find_checkpoint(arguments.checkpoint)
-    evaluations = exporting.read_evaluations(arguments.eval)
+    evaluations = read_evaluations(arguments.eval)
     provenance = read_provenance(checkpoint.folder)
     merged = arguments.merge_adapter
     out = exporting.export_model(checkpoint, arguments.out, merge_adapter=merged, critic=arguments.critic)
     name = (arguments.push_to_hub or out.resolve().name).rpartition("/")[2]
-    card = exporting.model_card(name, checkpoint, provenance, evaluations, merged=merged)
+    card = model_card(name, checkpoint.base, provenance, evaluations, merged=merged)
     (out / "README.md").write_text(card, encoding="utf-8")
     print(out)
     if arguments.push_to_hub:
