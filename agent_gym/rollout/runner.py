@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tqdm import tqdm
 
@@ -43,11 +43,15 @@ from agent_gym.rollout.episode_run import (
 from agent_gym.rollout.failures import Failure, check_failures
 from agent_gym.rollout.live_episode import LiveEpisode
 
-if TYPE_CHECKING:
-    from agent_gym.judges import Judge
-
 SLOW_CALL_S = 300.0
 """When a line on stderr names an environment that does not answer; again after two, four, eight times as long."""
+
+
+class EpisodeJudge(Protocol):
+    """Completes the reward of episodes after they have ended; agent_gym.judges has one."""
+
+    def follow(self, rollout: Rollout, specs: Sequence[EpisodeSpec], on_end: OnEnd) -> OnEnd:
+        """Return a function to be called with each episode as it ends, which has `on_end` called at last."""
 
 
 class Runner:
@@ -78,7 +82,7 @@ class Runner:
         env_processes: int = 0,
         max_live: int = 512,
         progress: bool = False,
-        judge: Judge | None = None,
+        judge: EpisodeJudge | None = None,
     ) -> None:
         self.policy, self.renderer = policy, ChatRenderer.of(tokenizer)
         self.context = make_context(context)
