@@ -178,10 +178,10 @@ class Original:
         return time.process_time() + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def begin(self, file: str) -> str:
-        return self.engine.play(game=json.loads(Path(file).read_text(encoding="utf-8"))).text
+        return self.engine.send(game=json.loads(Path(file).read_text(encoding="utf-8"))).text
 
     def step(self, command: str) -> str:
-        return self.engine.play(command=command).text
+        return self.engine.send(command=command).text
 
     def mib(self) -> float:
         assert self.engine.process is not None

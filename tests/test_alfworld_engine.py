@@ -76,11 +76,11 @@ def test_both_engines_answer_the_same_for_fifty_thousand_steps(request: pytest.F
 @needs_original
 def test_a_dead_process_is_a_failure_and_the_next_episode_has_another() -> None:
     original, game = TextWorld(), load_game("embedded/train/1")
-    first = original.play(game=game.data)
+    first = original.send(game=game.data)
     original.process.kill()  # type: ignore[union-attr]
     with pytest.raises(EnvFailure, match="TextWorld"):
-        original.play(command="look")
-    assert original.play(game=game.data) == first == AlfworldWorld(game).view
+        original.send(command="look")
+    assert original.send(game=game.data) == first == AlfworldWorld(game).view
     original.close()
 
 

@@ -34,6 +34,6 @@ def test_no_script_under_50_lines_gets_further_than_was_written_down(script: Pat
 
     tasks = range(min(100, len(world().tasks["test"])))
     subject, env = Subject(names["ENV_ID"]), world()
-    logs = [subject.play(env, script_turns(env, names["attack"]), ("test", index)) for index in tasks]
+    logs = [subject.trace(env, script_turns(env, names["attack"]), ("test", index)) for index in tasks]
     success = sum(outcome(log)[1] for log in logs) / len(logs)
     assert success <= names["REACHES"] + 0.0005, f"{script.name} now solves {success:.3f}"

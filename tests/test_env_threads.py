@@ -113,7 +113,7 @@ def test_an_environment_lives_in_one_thread_and_so_does_its_expert(tokenizer: An
     episodes = rollout.add(bound(30))
     while rollout.unfinished:  # paused again and again, while other rollouts use the same threads
         before = rollout.unfinished
-        rollout.play(until=lambda before=before: rollout.unfinished < before)  # type: ignore[misc]
+        rollout.drive(until=lambda before=before: rollout.unfinished < before)  # type: ignore[misc]
         runner.run(bound(3))
     for episode in [*episodes, *runner.run(bound(30))]:
         check_episode(episode, tokenizer)

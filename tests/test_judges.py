@@ -276,11 +276,11 @@ def test_the_policys_engine_judges_between_the_turns(tokenizer: Any) -> None:
     # Playing is halted when the engine has the judge's prompts: they leave it, and begin anew.
     policy.rollout, ended = Rollout(runner), list[Any]()
     policy.rollout.add(counting(2), on_end=ended.append)
-    policy.rollout.play()
+    policy.rollout.drive()
     assert (policy.pending, policy.rollout.unfinished, ended) == (0, 2, [])
     policy.rollout, halted = None, policy.rollout
     halted.halt(False)
-    halted.play()
+    halted.drive()
     assert [e.reward_terms["judge"] for e in ended] == pytest.approx([0.8] * 2)
     runner.close()
     with pytest.raises(ConfigError, match="name an endpoint"):

@@ -68,7 +68,7 @@ def play(runner: Runner, specs: Any, every: int = 3) -> tuple[list[Episode], int
     while rollout.unfinished:
         runner.version = rounds
         before = rollout.unfinished
-        rollout.play(until=lambda before=before: rollout.unfinished <= before - every)
+        rollout.drive(until=lambda before=before: rollout.unfinished <= before - every)
         assert runner.policy.pending == 0
         rounds += 1
         assert rounds < 50
@@ -136,12 +136,12 @@ def test_time_does_not_run_while_playing_is_paused(tokenizer: Any, monkeypatch: 
     runner = Runner(Writer(wordy, scripted(tokenizer)._encode), tokenizer, Budget(max_seconds=20.0))
     rollout = Rollout(runner)
     episodes = rollout.add(counting(6))
-    rollout.play(until=lambda: True)
+    rollout.drive(until=lambda: True)
     assert rollout.unfinished
     # As if the pause lasted a minute, three times as long as an episode may.
     clock = time.perf_counter
     monkeypatch.setattr(time, "perf_counter", lambda: clock() + 60.0)
-    rollout.play()
+    rollout.drive()
     runner.close()
     assert all(episode.terminated and episode.truncation is None for episode in episodes)
     assert all(episode.seconds < 20 for episode in episodes)

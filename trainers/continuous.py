@@ -38,7 +38,7 @@ class ContinuousRollouts:
         self._in_play: dict[int, list[Episode]] = {}  # by the number of the batch
         self._missing = Counter[int]()  # episodes of a batch that have not ended
 
-    def play(
+    def collect(
         self,
         stream: Stream,
         batches: Sequence[int],

@@ -204,11 +204,11 @@ class AgentGRPOTrainer(RowTrainer):
 
     def rollout(self, specs: Sequence[EpisodeSpec], temperature: float) -> list[Episode]:
         """Play episodes with the current weights, and log the seconds of each part."""
-        return self._played(lambda version: self.scheduler.play(specs, temperature, version))
+        return self._played(lambda version: self.scheduler.rollout(specs, temperature, version))
 
-    def _played(self, play: Callable[[int], list[Episode]]) -> list[Episode]:
+    def _played(self, collect: Callable[[int], list[Episode]]) -> list[Episode]:
         training = self.model.training
-        episodes = play(self.state.global_step)
+        episodes = collect(self.state.global_step)
         self.model.train(training)  # an engine may sample from this model, in evaluation mode
         self.record(self.scheduler.take_metrics())
         _ = self.runner  # so that `use_vllm` tells the engine that has played
@@ -238,7 +238,7 @@ class AgentGRPOTrainer(RowTrainer):
         if self.args.max_staleness:
             batches = range(rollout.number, min(rollout.number + self.args.stale_rollouts + 1, self.n_rollouts))
             rollout.episodes = self._played(
-                lambda version: self.scheduler.play_ahead(batches, self._specs_ahead, self.temperature, version)
+                lambda version: self.scheduler.rollout_ahead(batches, self._specs_ahead, self.temperature, version)
             )
         else:
             first = self.accelerator.process_index * len(rollout.rows)

@@ -92,26 +92,27 @@ class RolloutScheduler:
                 runner.policy.sync(self._weights())
         self._metrics["time/sync"] = time.perf_counter() - started
 
-    def play(self, specs: Sequence[EpisodeSpec], temperature: float, version: int) -> list[Episode]:
+    def rollout(self, specs: Sequence[EpisodeSpec], temperature: float, version: int) -> list[Episode]:
         """Play episodes with the current weights; all processes call it at the same point.
 
         Raises `RolloutError` if playing failed in a process, or if every episode failed in all processes.
         """
-        return self._with_weights(version, lambda: self.stream.play(specs, temperature))
+        return self._with_weights(version, lambda: self.stream.rollout(specs, temperature))
 
-    def play_ahead(
+    def rollout_ahead(
         self, batches: Sequence[int], specs_of: Callable[[int], Sequence[EpisodeSpec]], temperature: float, version: int
     ) -> list[Episode]:
         """Return this process's episodes of the first of these rollouts, and begin the episodes of the others.
 
-        The method is for `max_staleness` above 0. `specs_of` makes the episodes of a rollout. Raises as `play`.
+        The method is for `max_staleness` above 0. `specs_of` makes the episodes of a rollout. Raises as `rollout`.
         """
-        return self._with_weights(version, lambda: self._continuous.play(self.stream, batches, specs_of, temperature))
+        collect = self._continuous.collect
+        return self._with_weights(version, lambda: collect(self.stream, batches, specs_of, temperature))
 
-    def _with_weights(self, version: int, play: Callable[[], list[Episode]]) -> list[Episode]:
+    def _with_weights(self, version: int, collect: Callable[[], list[Episode]]) -> list[Episode]:
         self.hand_over(version)
         with barrier_on_error():
-            episodes = play()
+            episodes = collect()
         if isinstance(self.runner.policy, Engine):
             self.runner.policy.sleep()
         self._finish(episodes)

@@ -65,7 +65,7 @@ def attacks(subject: Subject) -> Record:
     results: dict[str, tuple[float, float]] = {}
 
     def measure(name: str, turns: Callable[[int], Iterator[str]]) -> None:
-        outcomes = [outcome(subject.play(env, turns(index), (split, index), seed=index)) for index in tasks]
+        outcomes = [outcome(subject.trace(env, turns(index), (split, index), seed=index)) for index in tasks]
         reward, success = np.mean(outcomes, axis=0)
         results[name] = float(reward), float(success)
 
@@ -180,7 +180,7 @@ def hedging(subject: Subject, split: str, tasks: Iterable[int]) -> float | None:
     solved: list[list[bool]] = []
     for index in tasks:
         if episodes := _hedged(subject, (split, index)):
-            solved.append([outcome(subject.play(subject.env, turns, (split, index)))[1] for turns in episodes])
+            solved.append([outcome(subject.trace(subject.env, turns, (split, index)))[1] for turns in episodes])
     return max(sum(way) / len(way) for way in zip(*solved, strict=True)) if solved else None
 
 
@@ -188,7 +188,7 @@ def _hedged(subject: Subject, task: tuple[str, int]) -> list[list[str]]:
     """Return episodes that end with the right answer among others, one for each way to write them."""
     start, end, answers = subject.answer_pattern
     if subject.has_expert:
-        *before, last = policy_texts(subject.play(subject.env, expert_turns(subject.env), task))
+        *before, last = policy_texts(subject.trace(subject.env, expert_turns(subject.env), task))
         right = last[len(start) : len(last) - len(end)] if last.startswith(start) and last.endswith(end) else ""
     else:
         gold = subject.gold(*task)

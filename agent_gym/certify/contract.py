@@ -45,7 +45,7 @@ def contract(subject: Subject) -> Record:
         check_text_env(subject.make, episodes=3, expert=False)
         env, turns = subject.make(), list[tuple[Any, Any]]()
         for seed in range(3):
-            log = subject.play(env, subject.turns(env), seed=seed)
+            log = subject.trace(env, subject.turns(env), seed=seed)
             check_returned(env, log)
             turns += [(info["tool_calls"], info["error"]) for *_, info in log[1:]]
         complaint = failed_calls(turns) if subject.has_expert else None
@@ -56,7 +56,7 @@ def contract(subject: Subject) -> Record:
 
 
 def _log(subject: Subject, env: TextEnv, seed: int) -> Log:
-    return subject.play(env, random_turns(env, seed) if seed % 2 else subject.turns(env), seed=seed)
+    return subject.trace(env, random_turns(env, seed) if seed % 2 else subject.turns(env), seed=seed)
 
 
 def digest(subject: Subject) -> str:
@@ -83,7 +83,7 @@ def determinism(subject: Subject) -> Record:
     problems, envs = [], (subject.make(), subject.make())
     logs = [_log(subject, envs[0], seed) for seed in _SEEDS]
     for seed, log in zip(_SEEDS, logs, strict=True):
-        if (again := subject.play(envs[1], policy_texts(log), seed=seed)) != log:
+        if (again := subject.trace(envs[1], policy_texts(log), seed=seed)) != log:
             problems.append(f"seed {seed} gave two different episodes: {_difference(log, again)}")
     both: list[Log] = [[env.reset(seed=seed)] for seed, env in enumerate(envs)]
     for turns in zip_longest(policy_texts(logs[0]), policy_texts(logs[1])):
@@ -131,7 +131,7 @@ def copies(subject: Subject) -> Record:
     ways = (("copy.deepcopy", copy.deepcopy), ("pickle", lambda env: pickle.loads(pickle.dumps(env))))
     for name, clone in ways:
         env = subject.make()
-        log = subject.play(env, subject.turns(env), seed=3)
+        log = subject.trace(env, subject.turns(env), seed=3)
         try:
             # After the first turn, where shared state still decides the rest, and in the middle.
             for at in sorted({min(1, len(log) - 2), len(log) // 2}):
@@ -150,14 +150,14 @@ class _NoCopy(Exception):
 def _copied(subject: Subject, env: TextEnv, clone: Callable[[TextEnv], TextEnv], log: Log, at: int) -> Iterator[str]:
     """Yield the faults of a copy that is made after so many turns of an episode."""
     actions, expected = policy_texts(log)[at:], log[at + 1 :]
-    subject.play(env, policy_texts(log)[:at], seed=3)
+    subject.trace(env, policy_texts(log)[:at], seed=3)
     try:
         other = clone(env)
     except Exception as error:
         raise _NoCopy(described(error)) from error
     if (rest := without_times([other.step(action) for action in actions])) != expected:
         yield f"the copy goes on in another way: {_difference(expected, rest)}"
-    subject.play(other, subject.turns(other), seed=4)
+    subject.trace(other, subject.turns(other), seed=4)
     if (rest := without_times([env.step(action) for action in actions])) != expected:
         yield f"playing the copy changes the original: {_difference(expected, rest)}"
 
@@ -182,7 +182,7 @@ def isolation(subject: Subject) -> Record:
 def _live(subject: Subject) -> None:
     env = subject.make()
     for seed, actions in enumerate((subject.turns(env), random_turns(env), HOSTILE)):
-        subject.play(env, actions, seed=seed)
+        subject.trace(env, actions, seed=seed)
     env.close()
 
 
@@ -211,7 +211,7 @@ def speed(subject: Subject) -> Record:
     env, split, begun = subject.env, subject.splits[0], time.process_time()
     tasks = subject.some(split, 200, 50)
     for index in tasks:
-        subject.play(env, (), (split, index))
+        subject.trace(env, (), (split, index))
     reset = (time.process_time() - begun) / len(tasks)
     spent, steps = 0.0, 0
 
@@ -222,7 +222,7 @@ def speed(subject: Subject) -> Record:
 
     for index in tasks:
         for actions in (subject.turns(env), random_turns(env)):
-            steps += len(subject.play(env, clocked(actions), (split, index))) - 1
+            steps += len(subject.trace(env, clocked(actions), (split, index))) - 1
             spent += time.process_time() - begun
         if spent > subject.number(20, 3):
             break

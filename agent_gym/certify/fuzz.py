@@ -101,7 +101,7 @@ def fuzz(subject: Subject) -> Record:
     while steps < wanted and len(problems) < 3:
         split = next(splits)
         try:
-            log = subject.play(env, actions, (split, int(rng.integers(len(env.tasks[split])))))
+            log = subject.trace(env, actions, (split, int(rng.integers(len(env.tasks[split])))))
             steps += len(log) - 1
             check_returned(env, log)
             for _, *_, info in log:  # it can be stored and sent to another process

@@ -49,7 +49,7 @@ def leaks(subject: Subject) -> Record:
     places = defaultdict[_Place, list[tuple[str, str]]](list)  # place to tasks and their gold answers
     for split in subject.env.tasks:
         for index in subject.some(split, 200, 50):
-            log = subject.play(subject.env, expert_turns(subject.env), (split, index)) if subject.has_expert else []
+            log = subject.trace(subject.env, expert_turns(subject.env), (split, index)) if subject.has_expert else []
             answers, keys = _secrets(subject, split, index, log)
             looked += bool(answers or keys)
             for name, text, secrets in _shown(subject, (split, index), answers, keys, log) if answers or keys else ():
@@ -127,7 +127,7 @@ def _shown(subject: Subject, task: tuple[str, int], answers: set[str], keys: set
     # Calls of the right form, and without sense.
     junk = tool_calls(subject.env, lambda parameters: {one: _junk(kind) for one, kind in parameters.items()})
     for number, actions in enumerate((*_BAD_PLAY, junk.values())):
-        (_, info), *steps = subject.play(subject.env, actions, task)
+        (_, info), *steps = subject.trace(subject.env, actions, task)
         if not number:
             prompt = _texts(info)
             yield "the prompt", prompt, answers

@@ -156,7 +156,7 @@ class Subject:
         tasks = [(split, index) for index in self.some(split, 60, 60)]
         # Answers are the answers of training; the text around them is recognised better with other tasks.
         others = [(self.held_out, index) for index in self.some(self.held_out, 10, 10)]
-        lasts = [policy_texts(self.play(self.env, expert_turns(self.env), task))[-1] for task in [*tasks, *others]]
+        lasts = [policy_texts(self.trace(self.env, expert_turns(self.env), task))[-1] for task in [*tasks, *others]]
         start, end = _affixes(lasts)
         answers = Counter(one[len(start) : len(one) - len(end)] for one in lasts[: len(tasks)])
         return start, end, [text for text, _ in answers.most_common()]
@@ -180,8 +180,8 @@ class Subject:
         except ConfigError:
             return None
 
-    def play(self, env: TextEnv, actions: Iterable[str], task: tuple[str, int] | None = None, seed: int = 0) -> Log:
-        """Play an episode until it or the actions end; see `testing.play`."""
+    def trace(self, env: TextEnv, actions: Iterable[str], task: tuple[str, int] | None = None, seed: int = 0) -> Log:
+        """Play actions until they or the episode end; see `testing.play`."""
         options = dict(zip(("split", "index"), task, strict=True)) if task else {}
 
         def announced() -> Iterator[str]:

@@ -96,7 +96,7 @@ class ExpertRollouts:
         self._subject.beat(f"{episode.task_id}, turn {episode.turns}: expert_action() in a rollout", RESET_CPU_S)
         return episode.env.get_wrapper_attr("expert_action")()
 
-    def play(self, tasks: Sequence[Task]) -> list[Episode]:
+    def run(self, tasks: Sequence[Task]) -> list[Episode]:
         """Play tasks, with these seeds; failed episodes are returned, too."""
         subject = self._subject
         specs = [

@@ -36,7 +36,7 @@ def splits(subject: Subject) -> Record:
         again = found[f"repeated in {split}"] = []
         tasks = subject.some(split, 20_000 if split == "train" else 2_000, 3_000 if split == "train" else 1_000)
         for index in tasks:
-            ((_, info),) = subject.play(env, (), (split, index))
+            ((_, info),) = subject.trace(env, (), (split, index))
             text = text_of(info["messages"][-1]["content"])
             shown = hash((plain(text), *(image.digest for image in images_of(info["messages"]))))
             content.append((split, index, _json(subject.gold(split, index)), re.findall(r"\w+", text.lower())))
@@ -65,7 +65,7 @@ def _alike(subject: Subject, *tasks: tuple[str, int]) -> bool:
     """Whether tasks show the same, have the same gold answer and are played alike by the expert."""
     env, turns, plays = subject.env, subject.turns if subject.has_expert else lambda env: (), []
     for task in tasks:
-        log = subject.play(env, turns(env), task)
+        log = subject.trace(env, turns(env), task)
         turns_plain = [plain(text) for text in policy_texts(log)]
         plays.append(
             (plain(text_of(log[0][1]["messages"][-1]["content"])), plain(_json(subject.gold(*task))), turns_plain)

@@ -31,7 +31,7 @@ def solvable(subject: Subject) -> Record:
             tasks = subject.some(split, 100, 20)
             lost = [*tasks]
             for seed in range(8):
-                episodes = rollouts.play([(split, index, seed) for index in lost])
+                episodes = rollouts.run([(split, index, seed) for index in lost])
                 lost = [index for index, one in zip(lost, episodes, strict=True) if one.failure or not one.success]
                 played += episodes
                 if not seed:

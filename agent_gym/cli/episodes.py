@@ -16,7 +16,7 @@ from agent_gym.cli.gateway import add_agent, use_agent
 from agent_gym.cli.parser import CommandParser, announce, nearest, positive, read_settings
 from agent_gym.errors import AgentGymError, ConfigError
 from agent_gym.evaluate import EpisodeFile, EvalResult, make_specs
-from agent_gym.evaluate.cards import describe_model, play
+from agent_gym.evaluate.cards import describe_model, run_specs
 from agent_gym.evaluate.panels import opened_env, read_panel
 from agent_gym.evaluate.report import details, table
 from agent_gym.evaluate.room import with_room
@@ -280,7 +280,7 @@ def _play(
     if runner.budget.max_tokens < tighten(budget, runner.context).max_tokens:
         announce(f"the model reads {runner.budget.max_tokens} tokens: episodes end there, not at {budget.max_tokens}")
     decoding = {name: getattr(arguments, name) for name in ("temperature", "seed", "engine", "context")}
-    result, episodes = play(
+    result, episodes = run_specs(
         runner,
         player.name,
         specs,

@@ -55,14 +55,14 @@ def evaluate(
     again. Its card is next to it, and names the `panel` that the specs were made of. Raises `ConfigError` as
     `EpisodeFile` does.
     """
-    from agent_gym.evaluate.cards import play  # which needs the names below
+    from agent_gym.evaluate.cards import run_specs  # which needs the names below
 
     if output is None:
         return summarize(runner.run(specs, temperature=temperature))
     limits = dataclasses.asdict(runner.budget)
     with closing(EpisodeFile(output, resume=resume)) as file:
         settings, decoding = {"temperature": temperature, **limits}, {"temperature": temperature, "limits": limits}
-        return play(runner, "policy", specs, file, panel, settings=settings, decoding=decoding, model=None)[0]
+        return run_specs(runner, "policy", specs, file, panel, settings=settings, decoding=decoding, model=None)[0]
 
 
 def make_specs(

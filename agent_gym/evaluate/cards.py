@@ -74,7 +74,7 @@ class Meter:
         return {"wall": round(wall, 2), "cpu": round(sum(os.times()[:4]) - self._cpu, 2), "gpu": round(wall * gpus, 2)}
 
 
-def play(
+def run_specs(
     runner: Runner,
     policy: str,
     specs: Sequence[EpisodeSpec],

@@ -1,4 +1,4 @@
-"""The run of an episode, in one coroutine: `EpisodeRun.play`.
+"""The run of an episode, in one coroutine: `EpisodeRun.run`.
 
     reset -> [sample -> env.step -> context] ... -> end
 
@@ -175,10 +175,10 @@ class EpisodeRun:
         self.deadline = float("inf") if limit is None else self.started_at + limit
         self.pending: EnvCall | SampleRequest | None = None  # the call or sample that the coroutine waits for
         self.request_id = 0  # of the last request to the policy
-        self.coroutine: Coroutine[EnvCall | SampleRequest, Any, None] = self.play()
+        self.coroutine: Coroutine[EnvCall | SampleRequest, Any, None] = self.run()
         episode.in_thread = thread.run
 
-    async def play(self) -> None:
+    async def run(self) -> None:
         """Play the episode from reset to end."""
         episode, rollout = self.episode, self.rollout
         try:

@@ -3,8 +3,8 @@
 Each episode advances on its own (episode_run.py): a slow environment delays its own episode only. One thread, the
 caller's, drives the engine, since engines are not thread-safe; it never decodes text and never runs an environment.
 
-Playing may end before the episodes do. They are then paused, half-written turns included, and resumed when `play` is
-called again, with the weights that the engine has by then (stream.py does so in a thread). A crash inside an
+Playing may end before the episodes do. They are then paused, half-written turns included, and resumed when `drive`
+is called again, with the weights that the engine has by then (stream.py does so in a thread). A crash inside an
 environment ends one episode (`Episode.failure`, reward NaN). A crash of the engine is the caller's.
 """
 
@@ -14,7 +14,7 @@ import itertools
 import queue
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -25,6 +25,7 @@ from tqdm import tqdm
 from agent_gym.chat import ChatRenderer
 from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.policies.base import Generation, Interruptible, Policy, Request, SamplingParams
+from agent_gym.renamed import renamed_methods
 from agent_gym.rollout.contexts import Context, make_context, tighten
 from agent_gym.rollout.env_processes import EnvProcesses
 from agent_gym.rollout.env_threads import PATIENCE_S, EnvThreads, make_env, notify_truncated
@@ -52,6 +53,12 @@ class EpisodeJudge(Protocol):
 
     def follow(self, rollout: Rollout, specs: Sequence[EpisodeSpec], on_end: OnEnd) -> OnEnd:
         """Return a function to be called with each episode as it ends, which has `on_end` called at last."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return the settings that decide the scores, for a card."""
+
+    def spent(self) -> Counter[str]:
+        """Return the tokens and requests so far."""
 
 
 class Runner:
@@ -123,7 +130,7 @@ class Runner:
         """Play one process's share of a rollout: as `run`, but all of it may fail while other processes succeed."""
         rollout = Rollout(self)
         episodes = rollout.add(specs, temperature, on_end)
-        rollout.play()
+        rollout.drive()
         self.stats = rollout.stats
         return episodes
 
@@ -180,14 +187,14 @@ class Rollout:
         return [*episodes]
 
     def halt(self, halted: bool = True) -> None:
-        """Let `play` return soon, and at once if it is called again, until `halted` is False."""
+        """Let `drive` return soon, and at once if it is called again, until `halted` is False."""
         self._halted = halted
         self._answers.put(None)
 
     def defer(self) -> Callable[[Callable[[], None]], None]:
         """Defer a function: return its resolver, to be called once and from any thread with the function to run.
 
-        The function runs in the thread that plays, and `play` does not return before.
+        The function runs in the thread that plays, and `drive` does not return before.
         """
         self._deferred.add(ticket := object())
         return lambda function: self._answers.put(partial(self._resolve, ticket, function))
@@ -201,10 +208,10 @@ class Rollout:
         self._answers.put(partial(self._submit_side_request, side_request))
         return side_request.answer
 
-    def play(self, *, until: Callable[[], bool] = lambda: False) -> None:
+    def drive(self, *, until: Callable[[], bool] = lambda: False) -> None:
         """Play until all episodes are over, or `until` returns True, which is called whenever an episode has ended.
 
-        Episodes that are not over are then paused; their time does not run until `play` is called again.
+        Episodes that are not over are then paused; their time does not run until `drive` is called again.
         """
         self._until, self._goal_reached = until, False
         self._tick = time.perf_counter()
@@ -417,3 +424,6 @@ class Rollout:
                 run.thread.hangs = False  # it may still end, and close its environment
                 self.runner.threads.retire(run.thread)
             self._env_calls, self._requests, self._paused_side_requests, self._deferred = {}, {}, deque(), set()
+
+
+renamed_methods(Rollout, {"play": "drive"})

@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from agent_gym.renamed import renamed_methods
 from agent_gym.rollout.episode import Episode, EpisodeSpec
 from agent_gym.rollout.episode_run import OnEnd, RolloutStats
 from agent_gym.rollout.runner import Rollout, Runner
 
 
 class Stream:
-    """Plays with one runner; `add`, `play`, `wait` and `paused` belong to one thread, the caller's."""
+    """Plays with one runner; `add`, `rollout`, `wait` and `paused` belong to one thread, the caller's."""
 
     def __init__(self, runner: Runner, *, background: bool) -> None:
         self.runner, self.background = runner, background
@@ -51,7 +52,7 @@ class Stream:
             self._begin()
         return episodes
 
-    def play(self, specs: Iterable[EpisodeSpec], temperature: float) -> list[Episode]:
+    def rollout(self, specs: Iterable[EpisodeSpec], temperature: float) -> list[Episode]:
         """Play episodes before the ones that have not begun, and return them when all are over."""
         ended: list[Episode] = []
         episodes = self.add(specs, temperature, ended.append, first=True)
@@ -68,7 +69,7 @@ class Stream:
             if error is not None:
                 raise error
         elif not done():
-            self._rollout.play(until=done)
+            self._rollout.drive(until=done)
         self._waited += time.perf_counter() - began
 
     @contextmanager
@@ -114,10 +115,13 @@ class Stream:
 
     def _drive(self) -> None:
         try:
-            self._rollout.play()
+            self._rollout.drive()
         except BaseException as error:  # raised again in `wait`
             self._error = error
         with self._changed:
             self._thread = None
             self._begin()  # episodes that were added meanwhile
             self._changed.notify_all()
+
+
+renamed_methods(Stream, {"play": "rollout"})

@@ -41,12 +41,12 @@ class TextWorld:
 
         `request` is `game`, the data of a game that begins, or `command`.
         """
-        theirs = self.play(**request)
+        theirs = self.send(**request)
         if ours != theirs:
             after = request.get("command", "the beginning")
             raise EnvFailure(f"the native engine and TextWorld disagree after {after!r:.200}: {ours} and {theirs}")
 
-    def play(self, **request: Any) -> View:
+    def send(self, **request: Any) -> View:
         """Begin a game or give a command; see `check`."""
         if "game" in request and (self.process is None or self.process.poll() is not None):
             self.close()
