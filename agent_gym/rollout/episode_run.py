@@ -315,18 +315,18 @@ class EpisodeRun:
         seconds = time.perf_counter() - tick
         return turn, text, answer, seconds, self.images_in(answer[-1], len(turn.token_ids))
 
-    def images_in(self, info: dict[str, Any], sampled: int = 0) -> list[Shown]:
+    def images_in(self, info: dict[str, Any], n_sampled: int = 0) -> list[Shown]:
         vision = self.rollout.renderer.vision
         if vision is None:
             return []
-        shown = vision.place(info["token_ids"][sampled:], info["messages"])
+        shown = vision.place(info["token_ids"][n_sampled:], info["messages"])
         rebuilds = info.get("rebuilds", self.episode.rebuilds)
         if shown and (rebuilds or not isinstance(self.rollout.context, AppendContext)):
             # The positions of images are known in rows that only grow, and not in text quoted or rendered again.
             cure = "an environment that writes each prompt anew can show none" if rebuilds else "leave context out"
             spec = self.episode.spec
             raise ConfigError(f"{spec.env_id} shows images, which only the context 'append' carries along: {cure}")
-        return [image.moved(sampled) for image in shown]
+        return [image.moved(n_sampled) for image in shown]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self.rollout.renderer.decode_action(token_ids)

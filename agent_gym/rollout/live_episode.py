@@ -62,7 +62,7 @@ class LiveEpisode(Episode):
 
     def record(
         self,
-        sampled: Generation,
+        generation: Generation,
         text: str,
         answer: tuple[str, SupportsFloat, bool, bool, dict[str, Any]],
         seconds: float,
@@ -79,11 +79,11 @@ class LiveEpisode(Episode):
         where = f"{self.spec.env_id}, turn {self.turns}"
         with _reading("step"):
             ids, messages = info["token_ids"], [*info["messages"]]
-            step = self._step(sampled, text)
-            if ids[: step.stop - step.start] != list(sampled.token_ids):
+            step = self._step(generation, text)
+            if ids[: step.stop - step.start] != list(generation.token_ids):
                 raise EnvFailure(f"{where}: the environment did not report the sampled ids it was given")
             # Steps are numbered here and not by the environment, which does not know of summaries.
-            spans = reported_spans(info, len(self.steps), where, len(sampled.token_ids))
+            spans = reported_spans(info, len(self.steps), where, len(generation.token_ids))
             step.observation, step.env_seconds = observation, seconds
             step.reward = plain_number(reward, "the reward", where, MAX_REWARD)
             step.process_reward = plain_number(info.get("process_reward", 0.0), "process_reward", where, MAX_REWARD)
@@ -97,12 +97,12 @@ class LiveEpisode(Episode):
             step.metrics = plain_numbers(info["metrics"], "metric", where)
             step.tool_calls, step.error = info["tool_calls"], info["error"]
             # The weights that sampled each token, without the tokens that the environment gave to the world.
-            authors = [*chain.from_iterable(starmap(repeat, sampled.versions))]
+            authors = [*chain.from_iterable(starmap(repeat, generation.versions))]
             kept = [v for span in spans if kind_of(span.source) == "agent" for v in authors[span.start : span.stop]]
             step.versions = [*Counter(kept).items()]  # these are runs, since weights only become newer
             success = bool(info.get("is_success", False))
             self._limit_turns(info.get("stop", self.stop), info)
-        self.row.extend(ids, spans, sampled.logprobs, images)
+        self.row.extend(ids, spans, generation.logprobs, images)
         self._say(messages)
         self.steps.append(step)
         self.success = success
@@ -123,19 +123,19 @@ class LiveEpisode(Episode):
     def _say(self, messages: Iterable[dict[str, Any]]) -> None:
         self.messages += [{**one, "player": self.role} for one in messages] if self.roles else messages
 
-    def record_unanswered(self, sampled: Generation, text: str, kind: StepKind = "act") -> None:
+    def record_unanswered(self, generation: Generation, text: str, kind: StepKind = "act") -> None:
         """Add a step that no environment has answered: a summary, or a turn in a chat."""
-        step = self._step(sampled, text)
-        step.kind, step.versions = kind, sampled.versions
-        span = Span(0, len(sampled.token_ids), "agent", len(self.steps))
-        self.row.extend(sampled.token_ids, [span], sampled.logprobs)
+        step = self._step(generation, text)
+        step.kind, step.versions = kind, generation.versions
+        span = Span(0, len(generation.token_ids), "agent", len(self.steps))
+        self.row.extend(generation.token_ids, [span], generation.logprobs)
         self.messages.append({"role": "assistant", "content": text})
         self.steps.append(step)
 
-    def _step(self, sampled: Generation, text: str) -> Step:
+    def _step(self, generation: Generation, text: str) -> Step:
         start = len(self.row.token_ids)
-        stop = start + len(sampled.token_ids)
-        return Step(self.at % len(self.rows), start, stop, text, finish_reason=sampled.finish_reason)
+        stop = start + len(generation.token_ids)
+        return Step(self.at % len(self.rows), start, stop, text, finish_reason=generation.finish_reason)
 
     def _limit_turns(self, stop: Iterable[str], info: Mapping[str, Any]) -> None:
         most = info.get("max_tokens")
@@ -192,14 +192,14 @@ def _reading(what: str) -> Iterator[None]:
         raise EnvFailure(f"what {what} returned cannot be read: {described(error)}") from error
 
 
-def reported_spans(info: Mapping[str, Any], step: int, where: str, sampled: int = 0) -> list[Span]:
+def reported_spans(info: Mapping[str, Any], step: int, where: str, n_sampled: int = 0) -> list[Span]:
     """Return the token spans that `reset` or `step` reported in its info, from 0 on: they are the loss mask.
 
     An environment may give sampled tokens to the world, for example a prefix that it forced.
 
     Raises:
         EnvFailure: if the spans do not tile the ids, name an unknown source, or give the policy other tokens than the
-            first `sampled` ones.
+            first `n_sampled` ones.
     """
     n, reported = len(info["token_ids"]), info["token_spans"]
     try:
@@ -212,10 +212,10 @@ def reported_spans(info: Mapping[str, Any], step: int, where: str, sampled: int 
     for start, stop, source, _ in spans:
         if kind_of(source) not in KINDS:
             wrong = f"names the source {source!r} of tokens {start} to {stop}; known: {', '.join(KINDS)}"
-        elif kind_of(source) == "agent" and stop > max(start, sampled):
+        elif kind_of(source) == "agent" and stop > max(start, n_sampled):
             wrong = (
-                f"gives tokens {max(start, sampled)} to {stop} of info['token_ids'] to the policy, which sampled only "
-                f"the first {sampled}"
+                f"gives tokens {max(start, n_sampled)} to {stop} of info['token_ids'] to the policy, which sampled "
+                f"only the first {n_sampled}"
             )
         else:
             continue

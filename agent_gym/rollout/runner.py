@@ -225,13 +225,13 @@ class Rollout:
                     self._resume_answered()
                     # An engine without continuous batching runs whatever it has to the end, so it is better handed a
                     # full batch: it waits for the environments instead of starting with the first that answered.
-                    sampled: Sequence[Generation] = ()
+                    generations: Sequence[Generation] = ()
                     ready = self.policy.continuous or not self._env_calls
                     if self.policy.pending and ready and not self._goal_reached:
-                        sampled = self._engine(self.policy.poll)
+                        generations = self._engine(self.policy.poll)
                         self._resume_answered(wait=False)  # the time that the policy took is not the environments'
                     self._expire()
-                    for generation in sampled:
+                    for generation in generations:
                         self._resume_sampled(generation)
                     self._report_slow_calls()
                 self._pause()

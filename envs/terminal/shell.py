@@ -48,7 +48,6 @@ class Command:
     begin: int = 0
     end: int = 0
     after: str = ""  # the operator that ends it
-    heredoc: bool = False
 
     @property
     def texts(self) -> list[str]:
@@ -138,7 +137,6 @@ class _ShellReader:
         kind = found[1]
         if kind in ("<<", "<<-"):
             self.heredocs.append((target.text, kind == "<<-"))
-            command.heredoc = True
         elif ">" in kind and not (kind == ">&" and re.fullmatch(r"\d+|-", target.text)):
             command.targets.append(target)
         command.begin = command.begin if command.end else begin
