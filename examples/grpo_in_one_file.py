@@ -11,7 +11,7 @@ Shapes: B rows, T tokens, N episodes. A row is the token sequence of one episode
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -58,7 +58,7 @@ class BoxesEnv(ToolEnv):
         return f"<answer>{self.digit}</answer>" if self.turn else self.parser.render("look", {"box": self.box})
 
 
-def play(runner: Runner, env: Preset, split: str, tasks: range, group: int) -> list[Episode]:
+def play(runner: Runner, env: Preset, split: str, tasks: Iterable[int], group: int) -> list[Episode]:
     """Play `group` episodes of each task: the same task and seed, other samples."""
     specs = [
         EpisodeSpec(env.env_id, env.env_kwargs, seed=k, split=split, index=k, group=k)

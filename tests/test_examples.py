@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 from pathlib import Path
@@ -14,7 +15,7 @@ pytest.importorskip("trl")
 from agent_gym.rollout import from_record, read_trajectories  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-LINES = {"grpo_in_one_file": 145}  # the others have at most 80
+LINES = {"grpo_in_one_file": 145, "ppo_in_one_file": 140}  # the others have at most 80
 
 
 def example(name: str) -> Any:
@@ -94,7 +95,36 @@ def test_the_loss_in_one_file_is_that_of_the_trainer(tmp_path: Path) -> None:
     assert float(norm) == pytest.approx(logged["grad_norm"], rel=1e-5)
 
 
+def test_the_loss_of_ppo_in_one_file_is_that_of_the_trainer(tmp_path: Path) -> None:
+    """As for GRPO, with a critic that predicts something before the step."""
+    from trainer_tools import make_trainer, model_folder
+    from transformers import AutoModelForCausalLM
+
+    trainer = make_trainer(
+        tmp_path, policy=None, ppo=True, critic="head", max_steps=1, trajectories_per_step=64, max_grad_norm=1e9,
+        loss_normalization="token", per_device_train_batch_size=16, num_generations=1, gamma=1.0, lam=1.0,
+        cliprange_value=0.2, vf_coef=0.5,
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_pretrained(model_folder(), dtype="float32")  # the weights before the step
+    torch.nn.init.normal_(trainer.model.critic.head.weight, std=0.5, generator=torch.Generator().manual_seed(0))
+    critic = copy.deepcopy(trainer.model.critic.head)
+    trainer.train()
+    (file,) = tmp_path.rglob("*.jsonl")
+    episodes = [from_record(record) for record in read_trajectories(file)]
+    assert len(episodes) == 16 and len({episode.reward for episode in episodes}) > 4
+    ppo = example("ppo_in_one_file")
+    batch = ppo.rollout_batch(model, critic, episodes, trainer.processing_class.pad_token_id)
+    assert batch.values[batch.mask].std() > 0.1
+    loss = ppo.ppo_loss(model, critic, batch)
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+    logged = next(line for line in trainer.state.log_history if "loss" in line)
+    assert abs(loss.item() - logged["loss"]) < 1e-6 and abs(loss.item()) > 1e-4
+    assert float(norm) == pytest.approx(logged["grad_norm"], rel=1e-5)
+
+
 @pytest.mark.slow
-def test_the_curve_in_one_file_rises(capsys: pytest.CaptureFixture[str]) -> None:
-    curve = example("grpo_in_one_file").main()
-    assert len(curve) == 7 and curve[-1] > curve[0] + 0.25, capsys.readouterr().out
+@pytest.mark.parametrize(("name", "points"), [("grpo_in_one_file", 7), ("ppo_in_one_file", 5)])
+def test_the_curve_in_one_file_rises(name: str, points: int, capsys: pytest.CaptureFixture[str]) -> None:
+    curve = example(name).main()
+    assert len(curve) == points and curve[-1] > curve[0] + 0.25, capsys.readouterr().out
