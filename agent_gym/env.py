@@ -299,7 +299,7 @@ class TextEnv(gymnasium.Env[str, str]):
             raise ConfigError(f"unknown reset options {sorted(options.keys() - _OPTIONS)}; known: split, index, task")
         if options.get("task") is not None:
             if beside := [name for name in ("split", "index") if options.get(name) is not None]:
-                raise ConfigError(f"reset options have a task and, beside it, {' and '.join(beside)}; give either")
+                raise ConfigError(f"reset options have a task and also {' and '.join(beside)}; give either")
             return options["task"], "given"
         split, index = options.get("split") or self.split, options.get("index")
         self._check_split(split)

@@ -207,7 +207,7 @@ def _checked_name(function: Any) -> str:
         raise ConfigError(f"tool {name!r} is an agent_gym.Tool already; hand it over as it is")
     if isinstance(function, type):
         cure = "give a function that makes and uses one, or a method of an object"
-        raise ConfigError(f"tool {name!r} is a class, and an object of it is no answer to a policy: {cure}")
+        raise ConfigError(f"tool {name!r} is a class, and an object of it is not an answer to a policy: {cure}")
     if name == "<lambda>":
         raise ConfigError("a lambda has no name that a policy could write, and no docstring: define a function by def")
     inner = inspect.unwrap(_plain(function))

@@ -151,7 +151,7 @@ def _check_weights(path: Path, pattern: str) -> None:
             except (ValueError, AttributeError, KeyError, TypeError, IndexError, RecursionError):
                 whole = False
         if not whole:
-            raise ConfigError(f"{file} is no whole file of weights ({size:,} bytes): copy or download it again")
+            raise ConfigError(f"{file} is not a whole file of weights ({size:,} bytes): copy or download it again")
 
 
 def _last(path: Path) -> str:

@@ -237,7 +237,7 @@ class ServedPlayer:
             if not self._model:
                 served = [model.id for model in self._client.models.list().data]
                 if len(served) != 1:
-                    raise ValueError(f"it serves {', '.join(served)}: put one behind the address (URL#NAME)")
+                    raise ValueError(f"it serves {', '.join(served)}: append one to the address (URL#NAME)")
                 (self._model,) = served
             answer = self._client.chat.completions.create(model=self._model, messages=talk, max_tokens=_TOKENS)
             text = str(answer.choices[0].message.content or "")

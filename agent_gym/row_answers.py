@@ -153,7 +153,7 @@ def _solved(value: Any, name: str, row: Mapping[str, Any]) -> Any:
     if stated := _stated(value):
         return stated
     if "\n" in value.strip() or len(value) > _LONGEST:
-        raise Fault(f"{name} is worked out and states no answer: in a box, behind ####, or as 'The answer is: '")
+        raise Fault(f"{name} is worked out and states no answer: in a box, after ####, or as 'The answer is: '")
     return value
 
 
@@ -176,7 +176,7 @@ def _concluded(text: str, name: str) -> str:
         return text
     stated = _stated(text)
     if stated is None and len(text) > _LONGEST:
-        raise Fault(f"{name} is worked out and states no answer: in a box, behind ####, or as 'The answer is: '")
+        raise Fault(f"{name} is worked out and states no answer: in a box, after ####, or as 'The answer is: '")
     return stated or text
 
 

@@ -182,7 +182,7 @@ def best_scored(value: Any) -> list[Any]:
     if isinstance(value.get("choices"), list) and isinstance(value.get("labels"), list):
         scores = dict(zip(value["choices"], value["labels"], strict=False))
     if not all(isinstance(score, int | float) for score in scores.values()):
-        raise Fault("the score of a choice is no number", [*scores.values()])
+        raise Fault("the score of a choice is not a number", [*scores.values()])
     best = max(scores.values())
     return [choice for choice, score in scores.items() if score == best and score > 0]
 

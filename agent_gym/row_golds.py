@@ -108,7 +108,7 @@ def _golds(value: Any, level: int) -> Iterator[str]:
         yield from ("yes", "true") if value else ("no", "false")
     elif isinstance(value, int | float | Decimal):
         if not is_number(value):
-            raise Fault("the answer is no number that can be written", value)
+            raise Fault("the answer is not a number that can be written", value)
         yield str(value)
     elif isinstance(value, str):
         if value.strip() and value.strip() not in _HIDDEN:

@@ -132,7 +132,7 @@ def _messages(value: Any) -> list[Message] | None:
     messages: list[Message] = []
     for one in value:
         if not isinstance(one, Mapping) or not (one.get("role") or one.get("from")):
-            raise Fault("the prompt holds something that is no message with a role", one)
+            raise Fault("the prompt holds something that is not a message with a role", one)
         role = str(one.get("role") or one.get("from")).lower()
         if role not in _ROLES or one.get("tool_calls"):
             raise Fault(f"the prompt holds a turn of {role[:20]!r} or of tools; system, user and assistant are shown")
@@ -211,6 +211,6 @@ def _paragraphs(value: Any, level: int) -> Iterator[str]:
 def _titled(title: Any, texts: Any) -> str:
     sentences = [texts] if isinstance(texts, str) else texts
     if not isinstance(sentences, Sequence) or not all(isinstance(one, str) for one in sentences):
-        raise Fault("the context holds a paragraph that is no text", texts)
+        raise Fault("the context holds a paragraph that is not a text", texts)
     text = " ".join(filter(None, map(str.strip, sentences)))
     return f"{title}: {text}" if title else text

@@ -167,7 +167,7 @@ def read_text(path: Path) -> str:
                 raise ValueError(f"it has {size:,} bytes; at most {MAX_BYTES:,} are read")
             return file.read(MAX_BYTES).decode("utf-8")
     except UnicodeDecodeError:
-        raise ValueError("it is no UTF-8 text") from None
+        raise ValueError("it is not UTF-8 text") from None
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
 

@@ -137,7 +137,7 @@ def resolve_env(env: EnvLike, env_kwargs: Mapping[str, Any] | None = None) -> tu
         )
     if isinstance(env, type) and not issubclass(env, gymnasium.Env) and hasattr(env, "reset"):
         hint = f"if TRL makes it, wrap it: env=lambda: agent_gym.contrib.trl.FromTRL({env.__name__}, rows)"
-        raise ConfigError(f"env is {env.__name__}, which is no gymnasium.Env; {hint}")
+        raise ConfigError(f"env is {env.__name__}, which is not a gymnasium.Env; {hint}")
     if not callable(env):
         raise ConfigError(f"env is {shown(env)}; it must be an id, a class, a function or what gymnasium.make made")
     return _registered(env), kwargs

@@ -112,7 +112,7 @@ def test_verl_plays_in_the_form_of_the_model(name: str, env_id: str, monkeypatch
     ],
 )
 def test_trl_is_lent_no_prompt_that_asks_for_another_form(env_id: str, kwargs: dict[str, Any], form: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{env_id} asks for calls in a form of its own \({form}\)"):
+    with pytest.raises(ConfigError, match=rf"{env_id} asks for calls in its own form \({form}\)"):
         to_trl(env_id, tasks=1, **kwargs)
 
 

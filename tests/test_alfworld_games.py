@@ -114,7 +114,7 @@ GOAL = {"pddl_domain": "", "grammar": 'x "Your task is to: y."'}
         ("/no/such/game.tw-pddl", "no game at"),
         ("embedded/dev/1", "embedded/<split>/<number>"),
         ("embedded/train/x", "embedded/<split>/<number>"),
-        ({"grammar": 3}, "is no game of ALFWorld"),
+        ({"grammar": 3}, "is not a game of ALFWorld"),
         ({**GOAL, "pddl_problem": "(:init) (:goal ("}, "no game"),
         ({**GOAL, "pddl_problem": "(:init (atLocation a b)) (:goal (and (cleanable x)))"}, "no condition"),
         ({**GOAL, "pddl_problem": "(:init (atLocation a b)) (:goal (or (holds a x)))"}, "'or' is not understood"),
@@ -130,7 +130,7 @@ def test_what_is_no_game_is_refused(game: Any, words: str) -> None:
 def test_files_and_folders_that_hold_no_game_are_refused(tmp_path: Path) -> None:
     for text in ("{", "[]"):
         (tmp_path / "game.tw-pddl").write_text(text)
-        with pytest.raises(ConfigError, match="is no game"):
+        with pytest.raises(ConfigError, match="is not a game"):
             load_game(tmp_path)
     with pytest.raises(ConfigError, match="json_2.1.1"):
         game_names(str(tmp_path))

@@ -89,7 +89,7 @@ def test_failed_episodes_are_in_the_card_and_a_protocol_is_an_argument(tokenizer
 def test_a_run_that_breaks_off_says_what_it_skipped_and_gone_on_with_nothing(tiny_model: str, tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
     words = ["eval", BISECT, "--expert", "--episodes", "40", "--tokenizer", tiny_model, "--output", str(file)]
-    assert "go on with --resume" in small_disk(words, 60_000)
+    assert "continue with --resume" in small_disk(words, 60_000)
     (card,) = cards_of(file)
     counts = card["counts"]
     assert 0 < counts["played"] < 40 and counts["skipped"] == 40 - counts["played"] and counts["asked"] == 40

@@ -183,7 +183,7 @@ def test_a_mixture_trains_in_proportion_and_evaluates_on_each_alike() -> None:
         (BOTH, {PLAIN: {"seed": 1}}, {GSM8K: {}, PLAIN: {"seed": 1}}),
         (["Toy"], {"Toy": {"seed": 1}}, {"Toy": {"seed": 1}}),  # an id that could be an argument
         (BOTH, {"AgentR1/GSM8-v0": {}}, f"'AgentR1/GSM8-v0' is none of the environments, which are {GSM8K}, {PLAIN}"),
-        (BOTH, {GSM8K: {}, "max_turns": 2}, f"'max_turns' stands next to '{GSM8K}'"),
+        (BOTH, {GSM8K: {}, "max_turns": 2}, f"'max_turns' is next to '{GSM8K}'"),
         (BOTH, {GSM8K: None}, f"env_kwargs of {GSM8K}: expected a JSON object"),
     ],
 )

@@ -237,7 +237,7 @@ def test_parser_is_an_argument_of_every_environment_with_tools(env_id: str, toke
         pytest.skip("it has no tools")
     for parser in wire_formats(known):
         if env_id == "AgentR1/HotpotQA-ReAct-v0":
-            with pytest.raises(agent_gym.ConfigError, match="brings a parser of its own"):
+            with pytest.raises(agent_gym.ConfigError, match="brings its own parser"):
                 gymnasium.make(env_id, parser=parser)
             continue
         for kwargs in ({}, {"tokenizer": tokenizer}):

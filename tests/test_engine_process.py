@@ -71,7 +71,7 @@ def test_it_samples_syncs_sleeps_is_interrupted_and_leaves_nothing() -> None:
 @pytest.mark.slow
 def test_a_model_that_cannot_be_served_is_reported_in_the_words_of_vllm(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"does not start in a process of its own; (?s:.)*Error"):
+    with pytest.raises(ConfigError, match=r"does not start in a separate process; (?s:.)*Error"):
         VLLMChildPolicy(tmp_path, [EOS], context=CONTEXT)
 
 

@@ -109,7 +109,7 @@ def test_options_split_index_task() -> None:
         ({"index": "2"}, "'2'.*integer"),
         ({"index": -1}, "-1"),
         ({"index": True}, "True.*integer"),
-        ({"task": "X", "index": 3}, "a task and, beside it, index; give either"),
+        ({"task": "X", "index": 3}, "a task and also index; give either"),
     ):
         with pytest.raises(ConfigError, match=match):
             env.reset(options=options)

@@ -165,7 +165,7 @@ def test_mistakes_are_one_line_and_leave_nothing(
     (file := tmp_path / "file").touch()
     assert f"cannot write {file}/out: " in complaint(capsys, "export", "model", str(full[0]), str(file / "out"))
     assert "names no owner" in wrong(str(full[0]), out, "--push_to_hub", "model")
-    assert "is no name for the hub" in wrong(str(full[0]), out, "--push_to_hub", "a/b/c")
+    assert "is not a name for the hub" in wrong(str(full[0]), out, "--push_to_hub", "a/b/c")
     shutil.copytree(lora[0] / "checkpoint-2", adapter := tmp_path / "adapter")
     config = json.loads((adapter / "adapter_config.json").read_text()) | {"base_model_name_or_path": "/gone"}
     (adapter / "adapter_config.json").write_text(json.dumps(config))

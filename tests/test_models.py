@@ -83,7 +83,7 @@ def test_a_critic_starts_from_the_adapter_and_its_base(adapter: Path, tmp_path: 
 
 
 def test_an_adapter_on_an_adapter_is_refused(adapter: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"is an adapter, which goes on training as it is: .*--merge_adapter"):
+    with pytest.raises(ConfigError, match=r"is an adapter, and is trained further without .*--merge_adapter"):
         make_trainer(tmp_path, model=str(adapter), peft_config=lora())
 
 
@@ -154,10 +154,10 @@ def broken(adapter: Path, folder: Path) -> dict[str, tuple[Path, str]]:
         "nameless": (nameless, f"names no base model: {cure}"),
         "nested": (nested, "which is an adapter, too: merge that one first"),
         "light": (light, "has adapter_config.json and no weights of an adapter"),
-        "half": (half, "is no whole file of weights .*: copy or download it again"),
+        "half": (half, "is not a whole file of weights .*: copy or download it again"),
         "run": (folder / "run", "without config.json, so it holds no model; its last checkpoint does: .*checkpoint-20"),
         "bare": (bare, r"is a folder without weights \(\*\.safetensors\)"),
-        "cut": (cut, r"model\.safetensors is no whole file of weights \(5,000 bytes\)"),
+        "cut": (cut, r"model\.safetensors is not a whole file of weights \(5,000 bytes\)"),
         "pointer": (pointer, "is a pointer of Git LFS and no weights: git lfs pull fetches them"),
         "garbled": (garbled, r"config\.json cannot be read"),
         "shares": (shares, "in shares of several processes; agent-gym export model joins them"),

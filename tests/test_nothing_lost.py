@@ -84,7 +84,7 @@ def test_an_endpoint_that_fails(
     (line,) = [line for line in lines if "agent-gym: " in line and not any(words in line for words in told)]
     finished = indexes(path)
     assert ("answered 500" if answer[0] == 500 else "answered strangely") in line
-    assert f"{len(finished)} of 14 episodes were finished; they are in {path}; go on with --resume" in line
+    assert f"{len(finished)} of 14 episodes were finished; they are in {path}; continue with --resume" in line
     assert len(finished) >= 8
     with serving(Server(says("a \ud800 #### 5"))) as url:  # half of a character
         assert main([*run, "--endpoint", url, "--resume", "--model", "m"]) == 0
@@ -177,7 +177,7 @@ def test_a_used_file_is_refused_and_stays_as_it_is(
     path = tmp_path / "run.jsonl"
     path.write_text("".join(lines))
     run = words(path, 2, tokens)
-    assert "go on with --resume, or name another file" in complaint(capsys, *run)
+    assert "continue it with --resume, or name another file" in complaint(capsys, *run)
     assert "played with seed 0, now it is 1" in complaint(capsys, *run, "--resume", "--seed", "1")
     holder = EpisodeFile(path, resume=True)
     assert "another process is writing" in complaint(capsys, *run, "--resume")

@@ -201,7 +201,7 @@ def test_exported_tasks_can_be_hashed_again_and_their_panel_be_played(
     before, panel = out.read_bytes(), out.with_suffix(".json").read_bytes()
     out.with_suffix(".json").write_text("{}")
     assert main(["export", "tasks", GSM8K, str(out), *kwargs, "--tasks", "2"]) == 2
-    assert "mine.json is no panel" in capsys.readouterr().err and out.read_bytes() == before
+    assert "mine.json is not a panel" in capsys.readouterr().err and out.read_bytes() == before
     out.with_suffix(".json").write_bytes(panel)
 
     rows.write_text(rows.read_text().replace("#### 4", "#### 5").replace("What is 4", "What was 4"))
@@ -216,7 +216,7 @@ def test_exported_tasks_can_be_hashed_again_and_their_panel_be_played(
     [
         ("tset", GSM8K, "no panel 'tset' of AgentR1/GSM8K-v0; it has: official-test, test, train, validation"),
         ("none.json", GSM8K, "no panel 'none.json'"),
-        ("broken.json", GSM8K, "broken.json is no panel"),
+        ("broken.json", GSM8K, "broken.json is not a panel"),
         ("other.json", GSM8K, "is of AgentR1/Bisect-v0, and AgentR1/GSM8K-v0 is to be played"),
     ],
 )

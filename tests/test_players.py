@@ -219,7 +219,7 @@ def test_a_server_of_several_models_is_asked_for_the_one_that_is_named(tokenizer
     pytest.importorskip("openai")
     server = Server(says("ZZ"), models=(200, {"data": [{"id": "one"}, {"id": "two"}]}))
     with serving(server) as address:
-        with pytest.raises(RolloutError, match="it serves one, two: put one behind the address"):
+        with pytest.raises(RolloutError, match="it serves one, two: append one to the address"):
             roll(tokenizer, specs(1, opponent=address, role="left"), lambda episode: "a")
         roll(tokenizer, specs(1, opponent=f"{address}#two", role="left"), lambda episode: "a")
         assert {content["model"] for path, content, _ in server.asked if path.endswith("/chat/completions")} == {"two"}

@@ -87,7 +87,7 @@ def test_styles_of_the_expert(name: str) -> None:
         ("HotpotQA", {"tools": "search"}, "'search'"),
         ("HotpotQA", {"calls": "ReAct"}, "'ReAct'.*'hermes'.*'react'"),
         ("HotpotQA", {"calls": "react", "tools": ()}, r"'react' with the tools \(\)"),
-        ("HotpotQA", {"calls": "react", "parser": HermesParser()}, "brings a parser of its own"),
+        ("HotpotQA", {"calls": "react", "parser": HermesParser()}, "brings its own parser"),
         ("HotpotQA", {"top_k": 0}, "top_k is 0"),
         ("HotpotQA", {"data": "./nowhere.json"}, "no such file"),
         ("PaperSearch", {"reward": "F1"}, "'F1'.*f1, pasa, paperscout"),

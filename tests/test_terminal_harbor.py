@@ -277,7 +277,7 @@ def test_tasks_are_found_however_deep_and_in_the_format_of_terminal_bench_1(tmp_
         "task.yaml has no 'instruction'": {"task.yaml": "parser_name: pytest\n"},
         "read by 'swebench', and not by pytest": {"task.yaml": first["task.yaml"].replace("pytest", "swebench")},
         "several containers": {"docker-compose.yaml": "services:\n  client: {}\n  db: {}\n"},
-        "is no mapping": {"task.yaml": "- x\n"},
+        "is not a mapping": {"task.yaml": "- x\n"},
         "task.yaml: ": {"task.yaml": "a: [\n"},
     }.items():
         with pytest.raises(Unfit, match=reason):

@@ -236,7 +236,7 @@ class AgentGRPOConfig(ReportedArguments, AgentSettings, GRPOConfig):  # type: ig
             raise ConfigError("max_staleness needs vllm_importance_sampling_correction: some weights are older")
         if self.batch_tasks % self.world_size:
             raise ConfigError(
-                f"with max_staleness each process plays whole groups of its own: the {self.batch_tasks} tasks of a "
+                f"with max_staleness each process plays its own whole groups: the {self.batch_tasks} tasks of a "
                 f"rollout must divide by the {self.world_size} processes"
             )
 

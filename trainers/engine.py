@@ -241,7 +241,7 @@ def _lora_deltas(model: Any) -> dict[str, Any]:
     if base.config.tie_word_embeddings and copied and ends[0].weight is not ends[1].weight:
         raise ConfigError(
             "modules_to_save copies one of the embedding and the output layer, which are one weight in this model and "
-            "in an engine: set ensure_weight_tying=True beside it, or leave them out of modules_to_save"
+            "in an engine: set ensure_weight_tying=True too, or leave them out of modules_to_save"
         )
     for name, module in base.named_modules():
         if not isinstance(module, LoraLayer):
@@ -249,7 +249,9 @@ def _lora_deltas(model: Any) -> dict[str, Any]:
         known = {*module.lora_A, *module.lora_embedding_A}
         active = [adapter for adapter in module.active_adapters if adapter in known]
         if any(module.use_dora.get(adapter) or module.lora_bias.get(adapter) for adapter in active):
-            raise ConfigError(f"{name} has an adapter with DoRA or a bias, which is no sum of weights: use plain LoRA")
+            raise ConfigError(
+                f"{name} has an adapter with DoRA or a bias, which is not a sum of weights: use plain LoRA"
+            )
         if base.config.tie_word_embeddings and module is base.get_input_embeddings():
             raise ConfigError(
                 f"LoRA adapts {name}, which is also the output layer of this model: PEFT adapts only its use as input, "
@@ -260,7 +262,7 @@ def _lora_deltas(model: Any) -> dict[str, Any]:
             weight = f"{name.replace('.base_layer', '')}.{getattr(module, 'parameter_name', 'weight')}"
             deltas[weight] = lambda m=module, a=active: sum(_delta(m, adapter) for adapter in a)
     if lost := deltas.keys() - _parameters(base).keys():
-        raise ConfigError(f"LoRA adapts {min(lost)}, which is no parameter of the policy: change target_modules")
+        raise ConfigError(f"LoRA adapts {min(lost)}, which is not a parameter of the policy: change target_modules")
     return deltas
 
 

@@ -155,7 +155,7 @@ def check_name(name: str) -> None:
     try:
         validate_repo_id(name)
     except HFValidationError as error:
-        raise ConfigError(f"{name!r} is no name for the hub: {error}") from error
+        raise ConfigError(f"{name!r} is not a name for the hub: {error}") from error
     if "/" not in name:
         raise ConfigError(f"{name!r} names no owner; on the hub a name is like user/{name}")
 

@@ -33,7 +33,7 @@ def check_adapters(model: Any) -> None:
         if config.is_prompt_learning:
             raise ConfigError(
                 f"the adapter {name!r} is of the type {config.peft_type}, which puts tokens in front of rows; allowed: "
-                "those that change weights, such as LORA"
+                "types that change weights, such as LORA"
             )
         if getattr(config, "trainable_token_indices", None) and model.get_base_model().config.tie_word_embeddings:
             raise ConfigError(

@@ -25,8 +25,8 @@ def check_adapter(model: str, adds_adapter: bool) -> None:
     """Raise `ConfigError` if a new adapter is asked for on a model that is an adapter already."""
     if adds_adapter and adapter_folder(model) is not None:
         raise ConfigError(
-            f"{model} is an adapter, which goes on training as it is: leave --use_peft (peft_config) out. For a new "
-            f"adapter, merge this one first: agent-gym export model {model} NEW --merge_adapter"
+            f"{model} is an adapter, and is trained further without another one: leave --use_peft (peft_config) out. "
+            f"For a new adapter, merge this one first: agent-gym export model {model} NEW --merge_adapter"
         )
 
 

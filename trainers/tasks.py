@@ -85,7 +85,7 @@ def as_tasks(rows: Rows, name: str, env: EnvLike | None = None, env_kwargs: Mapp
     if not set(COLUMNS) & set(columns):
         if env is not None:
             raise ConfigError(
-                f"{name} has the columns {', '.join(columns)}, and env has tasks of its own: leave env out to train on "
+                f"{name} has the columns {', '.join(columns)}, and env has its own tasks: leave env out to train on "
                 "questions without tools, give the rows to the environment, env=lambda: QuestionEnv(rows, tools=[f]), "
                 "or name its tasks with task_dataset()"
             )
@@ -147,7 +147,7 @@ def check_task_columns(dataset: Dataset, name: str) -> None:
         try:
             env_kwargs = json.loads(written)
         except (ValueError, TypeError, RecursionError) as error:
-            raise ConfigError(f"{name} has the env_kwargs {written!r:.80}, which are no JSON: {error}") from error
+            raise ConfigError(f"{name} has the env_kwargs {written!r:.80}, which are not JSON: {error}") from error
         env_from_data(env_id, env_kwargs, name, cure=cure)
 
 
@@ -205,7 +205,7 @@ def mix_datasets(datasets: Sequence[Dataset], weights: Sequence[float]) -> Datas
         for row in zip(*(dataset[column] for column in COLUMNS), strict=True):
             if row in seen:
                 raise ConfigError(
-                    f"a task stands in the mixture twice, in source {seen[row]} and in source {source}: "
+                    f"a task is in the mixture twice, in source {seen[row]} and in source {source}: "
                     f"{dict(zip(COLUMNS, row, strict=True))}"
                 )
             seen[row] = source

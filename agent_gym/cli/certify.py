@@ -87,7 +87,7 @@ def info(argv: Sequence[str]) -> int:
     if not isinstance(made, type):  # a function
         made = type(make(arguments.env_id, **arguments.env_kwargs))
     if not hasattr(made, "reward_weights"):
-        raise ConfigError(f"{arguments.env_id} is no class of agent_gym.TextEnv; see help() of {point}")
+        raise ConfigError(f"{arguments.env_id} is not a class of agent_gym.TextEnv; see help() of {point}")
     known = {entry.id: entry for entry in entries()}
     about = (inspect.getdoc(made) or "").partition("\n")[0]
     entry = known.get(spec.id) or EnvEntry(spec.id, str(point), about, kwargs=spec.kwargs)

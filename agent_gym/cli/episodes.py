@@ -195,7 +195,7 @@ def _settings(arguments: argparse.Namespace, *budgets: Budget) -> dict[str, obje
 def _open_file(arguments: argparse.Namespace) -> Iterator[EpisodeFile | None]:
     """Open the file of the episodes, if one is named, and print its content when the run breaks off."""
     if arguments.resume and not arguments.output:
-        raise ConfigError("--resume goes on with a file: name it with --output")
+        raise ConfigError("--resume continues a file: name it with --output")
     if not arguments.output:
         yield None
         return
@@ -210,7 +210,7 @@ def _open_file(arguments: argparse.Namespace) -> Iterator[EpisodeFile | None]:
         if not file.finished:
             raise
         done = f"{file.finished} of {file.asked} episodes were finished"
-        left = f"{done}; they are in {file.path}; go on with --resume"
+        left = f"{done}; they are in {file.path}; continue with --resume"
         if isinstance(error, AgentGymError):
             raise type(error)(f"{error}; {left}") from error
         print(f"agent-gym: {left}", file=sys.stderr)

@@ -116,7 +116,7 @@ def kwargs_by_env(env_ids: Sequence[str], kwargs: Mapping[str, Any]) -> dict[str
             raise ConfigError(f"env_kwargs: {key!r} is none of the environments, which are {', '.join(env_ids)}")
     for key in kwargs:
         if key not in ids:
-            raise ConfigError(f"env_kwargs: {key!r} stands next to {ids[0]!r}; give all arguments by environment id")
+            raise ConfigError(f"env_kwargs: {key!r} is next to {ids[0]!r}; give all arguments by environment id")
     return {env_id: mapping(f"env_kwargs of {env_id}", kwargs.get(env_id, {})) for env_id in env_ids}
 
 

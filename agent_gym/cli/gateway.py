@@ -128,7 +128,7 @@ class RecordFile:
         except BlockingIOError:
             raise ConfigError(f"another gateway writes {path}: stop it, or name another file") from None
         except OSError as error:
-            raise ConfigError(f"cannot write beside {path}: {error.strerror}; name another file") from error
+            raise ConfigError(f"cannot write next to {path}: {error.strerror}; name another file") from error
         if self._journal.recovered:
             _tell(f"{self._journal.recovered} conversations of a gateway that was killed are in {path} now")
 

@@ -52,7 +52,7 @@ def train(name: str, argv: Sequence[str], *, launched: bool = False) -> int:
         if seeds is not None and not shown:
             folder = given.get("output_dir")
             if not folder:
-                raise ConfigError("--seeds puts each run into a folder of its own: name the outer one by --output_dir")
+                raise ConfigError("--seeds puts each run into its own folder: name the outer one by --output_dir")
             return over_seeds(name, argv, seed_list(seeds), str(folder), run_to_its_end)
         announce("importing torch and TRL")
     before_imports()

@@ -139,7 +139,7 @@ def speedrun(argv: Sequence[str]) -> int:
     own = {"model": arguments.model, "imitation_steps": arguments.imitation_steps}
     for flag, value in {"env_kwargs": arguments.env_kwargs, **own}.items():
         if value and env_id is None:
-            raise ConfigError(f"speedrun: --{flag} belongs to --env; a preset has arguments of its own")
+            raise ConfigError(f"speedrun: --{flag} belongs to --env; a preset has its own arguments")
     chosen = preset if env_id is None else own_preset(env_id, arguments.env_kwargs, **own)
     if seeds:
         run_seeds(chosen, seeds, arguments.output_dir, engine=arguments.engine)

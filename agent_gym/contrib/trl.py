@@ -72,7 +72,7 @@ def _check_form(probe: ToolEnv, env_id: str, row: Mapping[str, Any]) -> None:
     texts = "\n".join(text_of(message["content"]) for message in info["messages"])
     if own or any(call.name in probe.tools for call in probe.parser.parse(texts)):
         raise ConfigError(
-            f"the prompt of {env_id} asks for calls in a form of its own ({type(probe.parser).__name__}), and TRL "
+            f"the prompt of {env_id} asks for calls in its own form ({type(probe.parser).__name__}), and TRL "
             "reads only the form of the chat template: train it with AgentGRPOTrainer, or lend a variant without that "
             "prompt"
         )

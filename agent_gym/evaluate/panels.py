@@ -241,7 +241,7 @@ def read_panel(name: str, env_id: str) -> Panel:
         tasks = tuple((index, prompt, gold) for index, prompt, gold in content["tasks"])
         panel = Panel(**{**{field.name: content[field.name] for field in fields(Panel)}, "tasks": tasks})
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{name} is no panel: {error}; agent-gym export tasks makes one") from error
+        raise ConfigError(f"{name} is not a panel: {error}; agent-gym export tasks makes one") from error
     if panel.env_id != env_id:
         raise ConfigError(f"panel {name} is of {panel.env_id}, and {env_id} is to be played")
     return panel

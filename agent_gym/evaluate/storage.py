@@ -50,7 +50,8 @@ class EpisodeFile:
                 if os.fstat(self._file.fileno()).st_size:
                     if not resume:
                         raise ConfigError(
-                            f"{self.path} is there already and has content: go on with --resume, or name another file"
+                            f"{self.path} is there already and has content: continue it with --resume, or name "
+                            "another file"
                         )
                     self._read()
                 elif self.path.is_file():

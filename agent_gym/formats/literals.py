@@ -63,7 +63,7 @@ class Literals:
         word = _WORD.match(text, start)
         if word and word[0] in _WORDS:
             return _WORDS[word[0]], word.end()
-        raise ValueError(f"{text[start : start + 20]!r} is no value")
+        raise ValueError(f"{text[start : start + 20]!r} is not a value")
 
     def string(self, text: str, start: int) -> tuple[str, int]:
         """Return the string in quotes at an index, and the index of its end."""

@@ -154,7 +154,7 @@ class PythonicCalls(NativeParser):
     def _write(self, call: ToolCall) -> str:
         for word in (call.name, *call.arguments):
             if not re.fullmatch(_NAME, word):
-                raise ConfigError(f"{word!r} is no word; in the form of {self.family} names and arguments are words")
+                raise ConfigError(f"{word!r} is not a word; in the form of {self.family} names and arguments are words")
         return f"{call.name}({', '.join(f'{key}={quoted(value)}' for key, value in call.arguments.items())})"
 
 

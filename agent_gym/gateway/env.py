@@ -128,7 +128,7 @@ class AgentEnv(TextEnv):
 
     def initial_messages(self, task: Any) -> tuple[list[Message], str]:
         if not (self.renderer is None or isinstance(self.renderer, ChatRenderer)):
-            raise ConfigError("agents have threads or processes of their own: leave env_processes at 0")
+            raise ConfigError("agents have their own threads or processes: leave env_processes at 0")
         self.on_truncated()
         self._history, self._solved = History(self.parser), False
         self._paid = self._process = 0.0  # by the world since the last turn: all of it, and the process reward in it
@@ -149,7 +149,7 @@ class AgentEnv(TextEnv):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if self.renderer is not None and not self._shown:
-            raise ConfigError("an agent writes its own prompts, so that there is no other context than 'append'")
+            raise ConfigError("an agent writes its own prompts, so that the only context is 'append'")
         self._action = action
         observation, reward, terminated, truncated, info = super().step(action)
         info["process_reward"], self._process = self.weights["reward"] * self._process, 0.0

@@ -77,7 +77,9 @@ def load_whole(model: str, **options: Any) -> Any:
         return loaded
     if not hasattr(loaded, "merge_and_unload"):
         kinds = ", ".join(str(one.peft_type.value) for one in loaded.peft_config.values())
-        raise ConfigError(f"the adapter in {model} ({kinds}) is no sum of weights and cannot be merged into its base")
+        raise ConfigError(
+            f"the adapter in {model} ({kinds}) is not a sum of weights and cannot be merged into its base"
+        )
     try:
         return loaded.merge_and_unload()
     except (AttributeError, NotImplementedError, ValueError) as error:

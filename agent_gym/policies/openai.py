@@ -208,7 +208,7 @@ def find_model(url: str, model: str | None, key_variable: str = KEY_VARIABLE) ->
                 raise ConfigError(f"{address} {_advice(error)}") from error
             cards = []  # not every server has a list
         except _STRANGE as error:
-            raise ConfigError(f"{address} is no OpenAI-compatible server: it answered {text[:200]!r}") from error
+            raise ConfigError(f"{address} is not an OpenAI-compatible server: it answered {text[:200]!r}") from error
     names = [str(card.get("id")) for card in cards]
     if model is None:
         if len(names) != 1:

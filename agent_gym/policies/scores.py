@@ -99,5 +99,5 @@ class ServedScores:
             _, *others = given["prompt_logprobs"]
             found = [one[str(i)] for one, i in zip(others, ids[1:], strict=True)]
             if not all(math.isfinite(one["logprob"]) for one in found):
-                raise ValueError("a logprob is no number")
+                raise ValueError("a logprob is not a number")
             return found

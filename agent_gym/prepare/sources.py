@@ -76,7 +76,7 @@ def find(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str], rules:
     """Find the sources of the recipe, on the hub if no paths are given; nothing is loaded yet."""
     if recipe.tables:
         if rules.columns and not paths:
-            raise ConfigError("columns are those of files, and no file is given; name some by --from")
+            raise ConfigError("columns belong to files, and no file is given; name some by --from")
         return _from_files(recipe, paths, urls, rules) if paths else _from_hub(recipe)
     if rules != PLAIN:
         raise ConfigError(f"{recipe.name} is made of no rows, so that it takes no columns and no skip_bad")

@@ -64,7 +64,7 @@ class EnvProcesses:
             pickle.dumps(request)
         except Exception as error:
             raise ConfigError(
-                f"{env_id} cannot run in a process of its own: {error}. Its class must be importable by name and its "
+                f"{env_id} cannot run in its own process: {error}. Its class must be importable by name and its "
                 "arguments picklable; env_processes=0 runs it in a thread"
             ) from error
         with self._starting:

@@ -81,7 +81,7 @@ def open_retriever(retriever: Any, corpus: Iterable[Document] | None) -> Retriev
         return retriever
     raise ConfigError(
         f"retriever is {retriever!r:.80}; allowed: 'bm25', the folder of an index, an address such as "
-        "'http://127.0.0.1:8000', or an object with search(queries, k), such as those of agent_gym.search"
+        "'http://127.0.0.1:8000', or an object with search(queries, k), such as the ones of agent_gym.search"
     )
 
 

@@ -127,7 +127,7 @@ def _parsed(content: Mapping[str, Any] | str, name: str, grammar: str | None) ->
             data = {**data, "pddl_domain": domain(grammar), "grammar": grammar_text(grammar, task_of(data["grammar"]))}
         return AlfworldGame(data, name)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise ConfigError(f"{name} is no game of ALFWorld ({GAME_FILE}): {error!r:.200}") from error
+        raise ConfigError(f"{name} is not a game of ALFWorld ({GAME_FILE}): {error!r:.200}") from error
 
 
 def _find_root(data: str) -> Path:

@@ -71,7 +71,7 @@ def read_question(row: Any) -> HotpotQuestion:
         answers = (*answers_of(row), *aliases_of(row))
         titles = tuple(dict.fromkeys(title for title, _ in named))
         if not all(isinstance(text, str) for text in (*titles, *(sentence for _, sentence in facts))):
-            raise TypeError("a title or a sentence is no text")
+            raise TypeError("a title or a sentence is not a text")
     except (TypeError, ValueError, KeyError, IndexError) as error:
         raise ConfigError(f"{problem} ({error})") from error
     return HotpotQuestion(question, answers, titles, tuple(facts))
@@ -87,7 +87,7 @@ def check_row(row: Row) -> None:
     read_question(row)
     for title, sentences in pairs(official(row).get("context") or [], "sentences"):
         if not title or not all(isinstance(text, str) for text in (title, *sentences)):
-            raise Fault("the context holds a paragraph that is no title and texts", (title, sentences))
+            raise Fault("the context holds a paragraph that is not a title with texts", (title, sentences))
 
 
 RULES = rules_of(own=OWN, check=check_row)

@@ -374,4 +374,4 @@ def _check_tools(tools: Sequence[str], calls: str, parser: Parser | None) -> Non
     if calls not in ("hermes", "react") or (calls == "react" and not tools):
         raise ConfigError(f"calls is {calls!r} with the tools {tuple(tools)}; allowed: 'hermes', or 'react' with some")
     if calls == "react" and parser is not None:
-        raise ConfigError("calls='react' brings a parser of its own: leave parser= out, or calls= at 'hermes'")
+        raise ConfigError("calls='react' brings its own parser: leave parser= out, or calls= at 'hermes'")

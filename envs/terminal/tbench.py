@@ -68,5 +68,5 @@ def _yaml(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise Unfit(Reason("it is not whole", f"{path.name}: {error}")) from None
     if not isinstance(found, dict):
-        raise Unfit(Reason("it is not whole", f"{path.name} is no mapping"))
+        raise Unfit(Reason("it is not whole", f"{path.name} is not a mapping"))
     return found

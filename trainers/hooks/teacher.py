@@ -143,7 +143,7 @@ class Teacher(Hook):
             if all(tuple(row.token_ids[: len(found.before)]) == found.before for row in episode.rows):
                 return found
         raise ConfigError(
-            f"a hint is put in behind the opening, and the context {self.trainer.args.context!r} of "
+            f"a hint is put in after the opening, and the context {self.trainer.args.context!r} of "
             f"{episode.spec.env_id} has rows that begin otherwise: use append, window or budget, or no hint"
         )
 

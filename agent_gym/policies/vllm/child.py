@@ -123,7 +123,7 @@ class VLLMChildPolicy(VLLMServerPolicy):
 
     def _check_start(self) -> None:
         if self._server.poll() is not None:
-            raise ConfigError(f"vLLM does not start in a process of its own; {self._last_words()}")
+            raise ConfigError(f"vLLM does not start in a separate process; {self._last_words()}")
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

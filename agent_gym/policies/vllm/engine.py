@@ -78,7 +78,7 @@ class VLLMPolicy:
         if engine_args.get("tensor_parallel_size", 1) != 1:
             raise ConfigError(
                 f"tensor_parallel_size={engine_args['tensor_parallel_size']} is not supported inside the training "
-                "process; use 1, each rank then runs an engine of its own"
+                "process; use 1, each rank then runs its own engine"
             )
         vllm, platform, output_kind = _import_vllm()
         self.vision, self.context = vision, context

@@ -85,7 +85,7 @@ class VLLMServerPolicy(ServedPolicy):
         self.urls = [url.rstrip("/") for url in urls]
         for url in self.urls or [""]:
             if not url.startswith(("http://", "https://")):
-                raise ConfigError(f"{url!r} is no address of a server; it must be like 'http://127.0.0.1:8010'")
+                raise ConfigError(f"{url!r} is not an address of a server; it must be like 'http://127.0.0.1:8010'")
         self._key, self._socket = key or server_key(), socket
         self._distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         self._rank = torch.distributed.get_rank() if self._distributed else 0
@@ -386,7 +386,7 @@ class VLLMServerPolicy(ServedPolicy):
                         "with `agent-gym serve model`, or correct the address"
                     ) from error
             except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-                raise ConfigError(f"{url} is no vLLM server: {error!r}") from error
+                raise ConfigError(f"{url} is not a vLLM server: {error!r}") from error
             self._check_start()
             time.sleep(min(1.0, timeout_s))
         if allowed is not None and allowed < self.context:
