@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+from agent_gym.errors import ConfigError
+from agent_gym.formats.calls import ToolSchema
+from agent_gym.formats.families import FAMILIES
 from agent_gym.formats.native import NativeParser
 from agent_gym.formats.typed import same
 from agent_gym.tools import ToolCall
@@ -109,3 +113,52 @@ def damaged(text: str) -> Iterator[str]:
             yield text[:place] + "x" + text[place + 1 :]
         if place >= 8:
             yield text[:place]
+
+
+def parser_of(family: str) -> NativeParser:
+    return FAMILIES[family].make()
+
+
+def families_of(turn: str, calls: Sequence[ToolCall], tools: Sequence[ToolSchema] = ()) -> list[NativeParser]:
+    """Return the parsers that read exactly these calls in a turn, made for the tools; the best one first.
+
+    That is the one which writes most of the turn to the letter; among equals the order of the table counts.
+
+    Args:
+        turn: an assistant's turn as a chat template rendered it, with the end tokens or without.
+        calls: the rendered calls; names and arguments count, and an id that the template was given.
+        tools: schemas, by which families without types read values.
+    """
+    found = []
+    for family in FAMILIES.values():
+        parser = family.make().for_tools(tools)
+        read = parser.parse(turn)
+        if len(read) == len(calls) and all(map(_equal, read, calls)):
+            found.append(parser)
+    return sorted(found, key=lambda parser: -_written(parser, turn, calls))
+
+
+def family_of(turn: str, calls: Sequence[ToolCall], tools: Sequence[ToolSchema] = ()) -> NativeParser | None:
+    """Return the first parser of `families_of`, or None if no family reads these calls."""
+    return next(iter(families_of(turn, calls, tools)), None)
+
+
+def _written(parser: NativeParser, turn: str, calls: Sequence[ToolCall]) -> int:
+    """Return how many characters of the turn the parser writes to the letter."""
+    # Some templates sort the arguments.
+    by_name = [replace(call, arguments=dict(sorted(call.arguments.items(), key=_lower))) for call in calls]
+    try:
+        written = [parser.render_calls(one).strip() for one in (calls, by_name)]
+    except ConfigError:  # a name that the family cannot write
+        return 0
+    return max(len(one) if one in turn else 0 for one in written)
+
+
+def _lower(item: tuple[str, Any]) -> str:
+    return item[0].lower()
+
+
+def _equal(read: ToolCall, call: ToolCall) -> bool:
+    written = {key: read.arguments.get(key) for key in call.arguments}
+    whole = len(read.arguments) == len(call.arguments)
+    return read.error is None and read.name == call.name and whole and same(written, dict(call.arguments))

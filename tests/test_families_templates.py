@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from call_tools import PIECES, equal
+from call_tools import PIECES, equal, family_of
 
-from agent_gym.formats.families import family_of
 from agent_gym.tools import ToolCall
 
 pytest.importorskip("trl")

@@ -1,25 +1,22 @@
 """The families of tool-call languages that are known, in the order in which a probe tries them.
 
 A chat template that renders calls by itself shows which family its model speaks: render a call with it, and the first
-family here that reads exactly that call is the one (`family_of`). More specific forms come before more general ones:
+family here that reads exactly that call is the one (`call_format.probe`). More specific forms come before general ones:
 marks of a family's own, then marks that several families share, then calls without any mark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from agent_gym.errors import ConfigError, one_of
-from agent_gym.formats.calls import Keys, ToolCall, ToolSchema
+from agent_gym.formats.calls import Keys
 from agent_gym.formats.harmony import HarmonyParser
 from agent_gym.formats.headed_calls import FunctionaryCalls, GemmaCalls, HeadedCalls
 from agent_gym.formats.json_calls import HermesParser, JsonCalls, OpenAICalls, PlainJson, TupleCalls
 from agent_gym.formats.native import NativeParser
 from agent_gym.formats.nested_xml import NestedCalls
 from agent_gym.formats.pythonic import PythonicCalls
-from agent_gym.formats.typed import same
 from agent_gym.formats.xml_calls import Tags, XmlCalls
 from agent_gym.formats.xml_tags import arg_keys, functions, invoke
 
@@ -421,59 +418,3 @@ _PLAIN: dict[str, Family] = {
 
 FAMILIES: Mapping[str, Family] = {**_MARKED, **_SHARED, **_PLAIN}
 """Name of a family to its parser's factory and its models, in the order of a probe."""
-
-
-def parser_of(family: str) -> NativeParser:
-    """Return a new parser of a family.
-
-    Raises:
-        ConfigError: if the family is not known.
-    """
-    if family not in FAMILIES:
-        raise ConfigError(one_of("family", family, FAMILIES))
-    return FAMILIES[family].make()
-
-
-def families_of(turn: str, calls: Sequence[ToolCall], tools: Sequence[ToolSchema] = ()) -> list[NativeParser]:
-    """Return the parsers that read exactly these calls in a turn, made for the tools; the best one first.
-
-    That is the one which writes most of the turn to the letter; among equals the order of the table counts.
-
-    Args:
-        turn: an assistant's turn as a chat template rendered it, with the end tokens or without.
-        calls: the rendered calls; names and arguments count, and an id that the template was given.
-        tools: schemas, by which families without types read values.
-    """
-    found = []
-    for family in FAMILIES.values():
-        parser = family.make().for_tools(tools)
-        read = parser.parse(turn)
-        if len(read) == len(calls) and all(map(_equal, read, calls)):
-            found.append(parser)
-    return sorted(found, key=lambda parser: -_written(parser, turn, calls))
-
-
-def family_of(turn: str, calls: Sequence[ToolCall], tools: Sequence[ToolSchema] = ()) -> NativeParser | None:
-    """Return the first parser of `families_of`, or None if no family reads these calls."""
-    return next(iter(families_of(turn, calls, tools)), None)
-
-
-def _written(parser: NativeParser, turn: str, calls: Sequence[ToolCall]) -> int:
-    """Return how many characters of the turn the parser writes to the letter."""
-    # Some templates sort the arguments.
-    by_name = [replace(call, arguments=dict(sorted(call.arguments.items(), key=_lower))) for call in calls]
-    try:
-        written = [parser.render_calls(one).strip() for one in (calls, by_name)]
-    except ConfigError:  # a name that the family cannot write
-        return 0
-    return max(len(one) if one in turn else 0 for one in written)
-
-
-def _lower(item: tuple[str, Any]) -> str:
-    return item[0].lower()
-
-
-def _equal(read: ToolCall, call: ToolCall) -> bool:
-    written = {key: read.arguments.get(key) for key in call.arguments}
-    whole = len(read.arguments) == len(call.arguments)
-    return read.error is None and read.name == call.name and whole and same(written, dict(call.arguments))
