@@ -22,7 +22,6 @@ from itertools import takewhile
 from typing import Any
 
 from agent_gym.call_format import CallFormat, Template, families, probe, schema_of
-from agent_gym.conversations import render_conversation
 from agent_gym.errors import ConfigError
 from agent_gym.images import Vision, join, parts
 from agent_gym.messages import (
@@ -38,7 +37,7 @@ from agent_gym.messages import (
     text_of,
 )
 from agent_gym.openings import Openings, prints_tools
-from agent_gym.past_turns import does_count, numbered, shape_of
+from agent_gym.past_turns import does_count, numbered, render_conversation, shape_of
 from agent_gym.special_tokens import SpecialTokens
 
 __all__ = [

@@ -49,16 +49,11 @@ SLOW_CALL_S = 300.0
 
 
 class EpisodeJudge(Protocol):
-    """Completes the reward of episodes after they have ended; agent_gym.judges has one."""
+    """Completes the reward of episodes after they have ended, such as `judges.Judge`."""
 
-    def follow(self, rollout: Rollout, specs: Sequence[EpisodeSpec], on_end: OnEnd) -> OnEnd:
-        """Return a function to be called with each episode as it ends, which has `on_end` called at last."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return the settings that decide the scores, for a card."""
-
-    def spent(self) -> Counter[str]:
-        """Return the tokens and requests so far."""
+    follow: Callable[[Rollout, Sequence[EpisodeSpec], OnEnd], OnEnd]
+    describe: Callable[[], dict[str, Any]]
+    spent: Callable[[], Counter[str]]
 
 
 class Runner:
