@@ -23,7 +23,7 @@ from agent_gym.policies import ScriptedPolicy  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("agent_gym/", "envs/", "trainers/", "registry/", "examples/")
-MOST_FILES, MOST_LINES = 24, 7000
+MOST_FILES, MOST_LINES = 24, 6050
 """They may only fall."""
 FEATURES = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("trainers/hooks/[a-z]*.py")}
 """Files of hooks, which no file of the path names."""
