@@ -35,7 +35,7 @@ EPISODE, MICRO_BATCH = 2048, 8192  # tokens, in measurements on GPUs
 
 
 class LengthEnv(TextEnv):
-    """Pays for the length of a text modulo 7, in which also texts of random weights differ."""
+    """Pays the length of a text modulo 7, which differs between texts even under random weights."""
 
     reward_weights: ClassVar[dict[str, float]] = {"length": 1.0}
 
@@ -241,7 +241,7 @@ def command(setting: StageSettings, *words: str) -> list[str]:
 
 
 def free_port() -> str:
-    """Return a port of this machine that nothing listens at."""
+    """Return a free port of this machine."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return str(listener.getsockname()[1])

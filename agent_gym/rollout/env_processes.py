@@ -4,7 +4,7 @@ Threads share one interpreter: while one environment computes, the others and th
 started by a fork server, run several environments each, and the threads of a rollout only wait for their answers. A
 process has no tokenizer and no torch: an environment's calls of its renderer are answered by the process that plays.
 
-A process that dies takes the episodes that were in it along: each fails as `EnvFailure`. The next environment that is
+When a process dies, each episode in it fails as `EnvFailure`. The next environment that is
 needed starts another process in its place.
 """
 
@@ -124,7 +124,7 @@ class RemoteEnv(gymnasium.Env[str, str]):
 
 
 class _Process:
-    """One process, and the way to it, on which there is one call at a time."""
+    """One process, and its connection, which carries one call at a time."""
 
     def __init__(self, renderer: ChatRenderer, timeout: Callable[[], float | None]) -> None:
         self._renderer, self._timeout = renderer, timeout
@@ -259,7 +259,7 @@ def _answer(connection: Connection, envs: dict[int, Any], number: int, name: str
 
 
 def portable(error: BaseException) -> BaseException:
-    """The error, or one with the same words, if it would not survive the way."""
+    """Return the error, or one with the same text if it cannot be pickled."""
     with suppress(Exception):
         if type(pickle.loads(pickle.dumps(error))) is type(error):
             return error

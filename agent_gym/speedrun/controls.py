@@ -145,7 +145,7 @@ def imitate_itself(
 
 
 def best_attempts(episodes: Sequence[Episode], rng: random.Random) -> list[Episode]:
-    """Return of each task that an attempt has solved the one with the best reward; ties by chance."""
+    """Return the solved attempt with the best reward for each task; ties are broken at random."""
     solved: dict[int | None, list[Episode]] = {}
     for episode in episodes:
         if episode.success and not episode.failure:

@@ -1,8 +1,8 @@
 """The control that a claim of reinforcement learning is held to: RAFT++ with RL's rounds, episodes, passes and updates.
 
 It begins at the same start and sees the same tasks in the same order. The advantage is 1 for a success and 0 for a
-failure (trainers/estimators/imitation.py); nothing else differs from GRPO, so that what is left between the two is what
-centred and negative advantages are worth. Equal is the number of optimizer steps, and the seconds are printed.
+failure (trainers/estimators/imitation.py); nothing else differs from GRPO. The difference between the two is the worth
+of centred and negative advantages. The number of optimizer steps is equal, and the seconds are printed.
 """
 
 from __future__ import annotations
