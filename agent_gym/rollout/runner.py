@@ -51,9 +51,11 @@ SLOW_CALL_S = 300.0
 class EpisodeJudge(Protocol):
     """Completes the reward of episodes after they have ended, such as `judges.Judge`."""
 
-    follow: Callable[[Rollout, Sequence[EpisodeSpec], OnEnd], OnEnd]
-    describe: Callable[[], dict[str, Any]]
-    spent: Callable[[], Counter[str]]
+    def follow(self, rollout: Rollout, specs: Sequence[EpisodeSpec], on_end: OnEnd) -> OnEnd: ...
+
+    def describe(self) -> dict[str, Any]: ...
+
+    def spent(self) -> Counter[str]: ...
 
 
 class Runner:
