@@ -63,7 +63,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         self._generated: Batch = {}
         self._generated_in = -1  # the number of the rollout
         self._generated_at = -1  # the optimizer steps before the rollout
-        # What the model can do, found by probes before the first rollout (model_probes.py, noise.py).
+        # The abilities of the model, found by probes before the first rollout (model_probes.py, noise.py).
         self.shares_prefixes = False  # whether rows share their prefixes in a forward pass
         self.fused_lm_head = True  # whether TRL's fused output layer gives the model's logprobs
         self._noisy = False  # whether the model has noise in training mode that no setting removes
