@@ -8,7 +8,6 @@ hub.
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
