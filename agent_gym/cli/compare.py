@@ -181,7 +181,8 @@ def _rows(cards: Cards) -> list[tuple[Measure, list[str]]]:
 
 def _section(heading: Sequence[str], rows: Sequence[tuple[Measure, Sequence[str]]]) -> str:
     title, grade, *facts = map(html.escape, heading)
-    lines = [f"<section><h2>{title}</h2>", f'<p class="grade">{grade}</p>', *(f"<p>{fact}</p>" for fact in facts)]
+    warnings = [grade, *(fact for fact in facts if fact.startswith("warning"))]
+    lines = [f"<section><h2>{title}</h2>", *(f'<p class="grade">{text}</p>' for text in warnings if text)]
     lines.append("<table><thead><tr>" + "".join(f"<th>{name}</th>" for name in HEADER) + "</tr></thead><tbody>")
     for success, (policy, *cells) in rows:
         places = {"low": success.low, "value": success.value, "high": success.high}
@@ -189,7 +190,9 @@ def _section(heading: Sequence[str], rows: Sequence[tuple[Measure, Sequence[str]
         first = f'<td>{html.escape(policy)}<i style="{style}"></i></td>'
         others = (f'<td title="{name}">{html.escape(cell)}</td>' for name, cell in zip(HEADER[1:], cells, strict=True))
         lines.append(f"<tr>{first}{''.join(others)}</tr>")
-    return "\n".join([*lines, "</tbody></table></section>"])
+    conditions = "".join(f"<p>{fact}</p>" for fact in facts if fact not in warnings)
+    lines.append(f"</tbody></table><details><summary>{facts[0].partition(', ')[0]}, conditions</summary>{conditions}")
+    return "\n".join([*lines, "</details></section>"])
 
 
 def rescore(argv: Sequence[str]) -> int:
