@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,7 @@ def prepare(
                 # Not read again: files may be gone since, and only an index can be missing.
                 origin, wanted = there["source"], indexes
             else:
+                _tell(progress, f"{name}: fetching or reading the source")
                 names = source or ([recipe.archive.url] if recipe.archive else [])
                 inputs = find(recipe, *download(recipe, names, folder, progress), options.rules)
                 wanted = pieces_of(recipe, inputs, options)
@@ -111,6 +113,12 @@ def _find(name: str, output: str | Path | None) -> tuple[Recipe, Path]:
     return RECIPES[name], (Path(output).expanduser() if output else cache_folder() / name).absolute()
 
 
+def _tell(progress: bool, text: str) -> None:
+    """Announce a stage that may take long, before it begins."""
+    if progress:
+        print(f"agent-gym: {text}", file=sys.stderr, flush=True)
+
+
 def _make(
     folder: Path, manifest: dict[str, Any], wanted: Sequence[Piece], there: Mapping[str, Any] | None, progress: bool
 ) -> tuple[dict[str, Any], list[str]]:
@@ -122,6 +130,7 @@ def _make(
     made = []
     for piece in wanted:
         if not piece.done(folder):
+            _tell(progress, f"making {piece.path}" + (", about a minute" if piece.argument[0] == "model" else ""))
             piece.make(folder, progress)
             made.append(piece.path)
         if piece.path in made or piece.path not in described:
