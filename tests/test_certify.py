@@ -66,7 +66,7 @@ def checked(name: str, check: str) -> Record:
         ("SharedStore", "copies", "copy.deepcopy: playing the copy changes the original"),
         ("Closeness", "fuzz", "must be a finite number"),
         ("Slow", "speed", "at least 20 are wanted"),
-        ("SlowWithOneTask", "speed", "at least 20 are wanted"),
+        pytest.param("SlowWithOneTask", "speed", "at least 20 are wanted", marks=pytest.mark.slow),
     ],
 )
 def test_each_way_to_cheat_is_caught_by_its_check(

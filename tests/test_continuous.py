@@ -285,6 +285,7 @@ def test_each_token_has_the_logprob_of_the_weights_whose_version_it_carries(
     for rollout, episodes in enumerate(batches):
         for episode in episodes:
             ids = torch.tensor([episode.rows[0].token_ids])
+            scored: dict[int, torch.Tensor] = {}  # by version of the weights
             for step in episode.steps:
                 place = step.start
                 pieces = max(pieces, len(step.versions))
@@ -293,10 +294,12 @@ def test_each_token_has_the_logprob_of_the_weights_whose_version_it_carries(
                     for of, state in weights_at.items():
                         if of not in (version, 0):
                             continue
-                        trainer.model.load_state_dict(state)
-                        with torch.no_grad():
-                            logits = trainer.model(input_ids=ids).logits.log_softmax(-1)
-                        found = logits[0, place - 1 : place + count - 1].gather(1, ids[0, place : place + count, None])
+                        if of not in scored:
+                            trainer.model.load_state_dict(state)
+                            with torch.no_grad():
+                                scored[of] = trainer.model(input_ids=ids).logits.log_softmax(-1)
+                        labels = ids[0, place : place + count, None]
+                        found = scored[of][0, place - 1 : place + count - 1].gather(1, labels)
                         given = torch.tensor(episode.rows[0].logprobs[place : place + count])
                         apart = (found[:, 0] - given).abs().max().item()
                         if of == version:
