@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import warnings
 from pathlib import Path
 from typing import Any
@@ -313,6 +314,27 @@ echo "$((1 + 2))" ${v:-w} `z`
 # Folders that others have made, where they have been fetched.
 
 
+class Late(BaseException):
+    """A folder takes too long. The sandbox handles no such exception."""
+
+
+def within(seconds: int, folder: Path) -> float | None:
+    """Play a folder's solution; None if it takes longer, since a few have hours of their own."""
+
+    def late(*_: Any) -> None:
+        raise Late
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        return play(folder)[0]
+    except Late:
+        return None
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not FOLDERS, reason="AGENT_GYM_HARBOR_FOLDERS names no folder with tasks")
 def test_of_the_folders_that_load_nearly_all_are_solved_by_their_own_solutions() -> None:
@@ -326,9 +348,12 @@ def test_of_the_folders_that_load_nearly_all_are_solved_by_their_own_solutions()
         loaded.append(path)
         solvable += [path] if task.solution else []
     sample = random.Random(0).sample(solvable, min(len(solvable), int(os.environ.get("AGENT_GYM_HARBOR_SAMPLE", "50"))))
-    failed = [path for path in sample if play(path)[0] != 1.0]
+    rewards = {path: within(60, path) for path in sample}
+    failed = [path for path, reward in rewards.items() if reward is not None and reward != 1.0]
+    late = [path.name for path, reward in rewards.items() if reward is None]
     print(
         f"{len(tasks)} folders, {len(loaded)} load, {len(solvable)} have a solution, "
-        f"{len(failed)} of {len(sample)} failed"
+        f"{len(failed)} of {len(sample)} failed, {len(late)} took more than a minute: {late}"
     )
-    assert len(failed) <= 0.05 * len(sample), failed
+    assert len(late) <= 0.1 * len(sample), late
+    assert len(failed) <= 0.05 * (len(sample) - len(late)), failed
