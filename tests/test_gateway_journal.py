@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import resource
 import signal
 import subprocess
@@ -95,6 +96,7 @@ def test_no_answered_turn_is_lost(name: str, tiny_model: str, tmp_path: Path) ->
         assert refused.value.code == 429 and "--max_conversations" in refused.value.read().decode()
         process.send_signal(getattr(signal, name))
         process.wait(60)
+        assert len(record.read_text().splitlines()) == 3, "the first turn of each is there at once"
         until(lambda: not folder_of(record).exists(), 60)
     found = [[step["action"] for step in one["steps"]] for one in read_trajectories(record)]
     assert sorted(map(len, found)) == [1, 2, 3]
@@ -178,6 +180,40 @@ def test_a_long_conversation_is_written_in_linear_size(tmp_path: Path) -> None:
     journal.close()
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_record_has_one_line_for_each_conversation_whenever_it_is_read(tmp_path: Path, seed: int) -> None:
+    """Whatever order turns and ends come in, and also after a kill, which the next journal recovers from."""
+    record, journal, _ = begun(tmp_path)
+    journal.end("0")
+    rng, live, ended = random.Random(seed), dict[str, int](), dict[str, int]()
+    for number in range(60):
+        if not live or rng.random() < 0.3:
+            journal.begin(key := str(number + 1), base())
+            live[key] = 0
+        key = rng.choice([*live])
+        if rng.random() < 0.7 or not live[key]:
+            live[key] += 1
+            said = [{"role": "user", "content": "x" * rng.randrange(3000)}]
+            journal.answered(key, said, [], [1] * live[key], turn(f"{key} {live[key]}", [2]))
+        else:
+            line = json.dumps({**base(), "steps": [{"action": f"{key} end"}]})
+            with record.open("a") as file:
+                file.write(line + "\n")
+            ended[key] = live.pop(key)
+            journal.end(key)
+        found = [json.loads(one) for one in record.read_text().splitlines() if one.strip()]
+        last = sorted(one["steps"][-1]["action"] for one in found)
+        assert last == sorted([f"{key} 1" for key, turns in live.items() if turns] + [f"{key} end" for key in ended])
+    journal._watcher.kill()
+    journal._watcher.wait()
+    journal._lock.close()
+    Journal(record, print).close()
+    found = [json.loads(one) for one in record.read_text().splitlines() if one.strip()]
+    last = sorted(one["steps"][-1]["action"] for one in found)
+    assert last == sorted([f"{key} {turns}" for key, turns in live.items() if turns] + [f"{key} end" for key in ended])
+    assert len(record.read_text().splitlines()) <= len(found) + 1 and not folder_of(record).exists()
+
+
 def test_two_gateways_do_not_share_a_record(tmp_path: Path) -> None:
     record, journal, _ = begun(tmp_path)
     with pytest.raises(BlockingIOError):
@@ -212,4 +248,4 @@ def test_a_turn_waits_in_memory_while_the_disk_is_full(tmp_path: Path) -> None:
     full.close()
     journal.end("0")
     journal.close()
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path) == [record.name] and not record.read_bytes().strip(), "its first line is covered"

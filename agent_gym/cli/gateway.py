@@ -6,7 +6,7 @@ import queue
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,8 @@ class RecordFile:
             return
         self._waiting.append(episode)
         try:
-            with writing(self._path), open(self._path, "ab", buffering=0) as file:
+            alone = nullcontext() if self._journal is None else self._journal.writing
+            with writing(self._path), alone, open(self._path, "ab", buffering=0) as file:
                 while self._waiting:
                     write_all(file, to_line(to_record(self._waiting[0], self._tokenizer)).encode())
                     done = self._waiting.pop(0)

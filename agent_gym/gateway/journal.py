@@ -1,9 +1,11 @@
 """The turns of live conversations on disk: each is written when it is answered, so that no kill loses one.
 
-A record FILE.jsonl has the folder FILE.jsonl.open next to it, with a file for each live conversation: a record without
-steps, then a line for each answered turn. The file goes when the episode is in the record. The files of a gateway that
-was killed are folded into its record: at once by a watcher, a small process that outlives the gateway, or by the next
-gateway with the same record. The watcher runs this file as a script, so that it imports nothing of agent_gym.
+The first answered turn of a conversation makes a line in the record FILE.jsonl, of an episode that was interrupted. Its
+later turns go into the folder FILE.jsonl.open next to it, which has a file for each live conversation: a record without
+steps, then a line for each answered turn. When the episode is in the record its first line is covered with spaces,
+which are nothing in JSON, and the file goes. The files of a gateway that was killed are folded into its record: within
+a second by a watcher, a small process that outlives the gateway, or by the next gateway with the same record. The
+watcher runs this file as a script, so that it imports nothing of agent_gym.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -38,6 +41,9 @@ class Journal:
 
     def __init__(self, record: Path, warn: Callable[[str], object]) -> None:
         self._folder, self._warn, self._full = folder_of(record), warn, False
+        self.writing = threading.RLock()  # held by whoever writes into the record, which a full disk may cut
+        self._record, self._first = record, dict[str, list[int]]()  # the places of first lines
+        self._bases: dict[str, Mapping[str, Any]] = {}
         self._files: dict[str, IO[bytes]] = {}
         self._contexts: dict[str, list[int]] = {}
         self._pending: dict[str, list[bytes]] = {}
@@ -51,7 +57,7 @@ class Journal:
 
     def begin(self, key: str, base: Mapping[str, Any]) -> None:
         """Begin a conversation; `base` is its record, without steps and rows."""
-        self._contexts[key], self._pending[key] = [], []
+        self._contexts[key], self._pending[key], self._bases[key] = [], [], base
         self._append(key, base)
 
     def answered(
@@ -78,11 +84,23 @@ class Journal:
         line = {"messages": [*messages], "tools": [*tools], "kept": kept, "prompt": [*prompt[kept:]], **turn}
         context[kept:] = [*prompt[kept:], *turn["token_ids"]]
         self._append(key, line)
+        if (base := self._bases.pop(key, None)) is not None:
+            self._begin_line(key, base, line)
+
+    def _begin_line(self, key: str, base: Mapping[str, Any], turn: Mapping[str, Any]) -> None:
+        content = b"\n".join(json.dumps(one, default=repr).encode() for one in (base, turn))
+        with suppress(OSError, KeyError, TypeError), self.writing, self._record.open("ab", buffering=0) as file:
+            write_all(file, line := json.dumps(folded(content)).encode() + b"\n")
+            self._first[key] = [file.tell() - len(line), len(line)]
+            self._append(key, {"place": self._first[key]})
 
     def end(self, key: str) -> None:
         """Forget a conversation, whose episode is in the record."""
-        self._contexts.pop(key, None)
-        self._pending.pop(key, None)
+        for known in (self._contexts, self._pending, self._bases):
+            known.pop(key, None)
+        if place := self._first.pop(key, None):
+            with self.writing:
+                cover(self._record, *place)
         if file := self._files.pop(key, None):
             file.close()
             self._path(key).unlink(missing_ok=True)
@@ -146,17 +164,39 @@ def fold(record: Path) -> int:
         if path.is_symlink():
             continue  # not of a gateway, and what it names may be anything
         try:
-            episode = folded(path.read_bytes())
+            content = path.read_bytes()
+            episode, place = folded(content), place_of(content)
         except (KeyError, TypeError, AttributeError, IndexError):  # damaged, or not of a gateway: it is kept
             path.rename(path.with_name(path.name + ".unreadable"))
             continue
         if episode is not None:
-            with record.open("ab", buffering=0) as file:
-                write_all(file, json.dumps(episode).encode() + b"\n")
-                os.fsync(file.fileno())
+            if place is None or len(episode["steps"]) > 1:  # else the line of the first turn is the episode
+                with record.open("ab", buffering=0) as file:
+                    write_all(file, json.dumps(episode).encode() + b"\n")
+                    os.fsync(file.fileno())
+                if place is not None:
+                    cover(record, *place)
             count += 1
         path.unlink()
     return count
+
+
+def cover(record: Path, start: int, length: int) -> None:
+    """Cover a line of a record with spaces, which join the line before it, or the next one at the start of the file."""
+    with suppress(OSError), record.open("r+b", buffering=0) as file:
+        file.seek(start)
+        if file.read(2) == b'{"' and start + length <= os.fstat(file.fileno()).st_size:  # else another file by now
+            os.pwrite(file.fileno(), b" " * length, max(0, start - 1))
+
+
+def place_of(content: bytes) -> tuple[int, int] | None:
+    """Return where the record holds the first turn of a conversation, as its file says; None if it does not."""
+    for line in content.split(b"\n"):
+        if line.startswith(b'{"place": ['):
+            with suppress(ValueError, TypeError, KeyError):
+                start, length = (int(number) for number in json.loads(line)["place"])
+                return (start, length) if min(start, length) >= 0 else None
+    return None
 
 
 def folded(content: bytes) -> dict[str, Any] | None:
@@ -167,7 +207,9 @@ def folded(content: bytes) -> dict[str, Any] | None:
             lines.append(json.loads(line))
     if len(lines) < 2:
         return None
-    base, *turns = lines
+    base, *turns = (line for line in lines if "place" not in line)
+    if not turns:
+        return None
     if "spec" not in base:
         raise KeyError("spec")  # the first line is lost
     messages: list[Any] = []
