@@ -62,6 +62,7 @@ class SumsEnv(TextEnv):
     """
 
     reward_weights: ClassVar[Mapping[str, float]] = {"answer": 1.0}
+
     def __init__(self, *, largest: int = 99, **kwargs: Any) -> None:
         tasks = expressions(whole_number("largest", largest, 30, 9999))
         super().__init__(tasks, **{"max_turns": 1, **kwargs})

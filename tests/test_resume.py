@@ -7,6 +7,7 @@ starts its order anew would be found out. Where things break is drawn from the s
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -262,3 +263,45 @@ def test_a_checkpoint_that_one_process_cannot_write_stops_all_with_its_message(t
     assert all("checkpoint-4 could not be written" in message for message in messages), messages
     assert "process 0 failed" in messages[1] and "checkpoint-2 with" in messages[1]
     assert get_last_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-2")
+
+
+# A file beside the weights that cannot be written.
+
+
+class Fails:
+    """Writes a file of a checkpoint until it is its turn to fail."""
+
+    def __init__(self, write: Any, error: Exception, at: int) -> None:
+        self.write, self.error, self.left = write, error, at
+
+    def __call__(self, folder: Path) -> Any:
+        self.left -= 1
+        if self.left == 0:
+            raise self.error
+        return self.write(folder)
+
+
+@pytest.mark.parametrize("code", ["EIO", "ENOSPC", "EROFS"])
+def test_a_checkpoint_whose_configuration_the_disk_refuses_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    trainer = make_trainer(tmp_path, max_steps=3, save_strategy="steps", save_steps=1)
+    fails = Fails(trainer._files()["config.json"], OSError(getattr(errno, code), code), 3)  # the rehearsal is the first
+    files = trainer._files
+    monkeypatch.setattr(trainer, "_files", lambda: {**files(), "config.json": fails})
+    with pytest.raises(RolloutError, match=code):
+        trainer.train()
+    (left,) = tmp_path.glob("checkpoint-*")
+    assert left.name == "checkpoint-1" and (left / "config.json").is_file()
+
+
+def test_a_checkpoint_without_a_file_that_cannot_be_saved_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_trainer(tmp_path, max_steps=2, save_strategy="steps", save_steps=1)
+    fails = Fails(trainer._files()["generation_config.json"], ValueError("no JSON for it"), 3)
+    files = trainer._files
+    monkeypatch.setattr(trainer, "_files", lambda: {**files(), "generation_config.json": fails})
+    with pytest.warns(UserWarning, match=r"generation_config.json could not be written .*no JSON for it"):
+        trainer.train()
+    assert {path.name for path in tmp_path.glob("checkpoint-*")} == {"checkpoint-1", "checkpoint-2"}

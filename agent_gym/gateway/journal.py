@@ -182,11 +182,11 @@ def fold(record: Path) -> int:
 
 
 def cover(record: Path, start: int, length: int) -> None:
-    """Cover a line of a record with spaces, which join the line before it, or the next one at the start of the file."""
+    """Cover a line of a record with spaces, which become the beginning of the next line."""
     with suppress(OSError), record.open("r+b", buffering=0) as file:
         file.seek(start)
         if file.read(2) == b'{"' and start + length <= os.fstat(file.fileno()).st_size:  # else another file by now
-            os.pwrite(file.fileno(), b" " * length, max(0, start - 1))
+            os.pwrite(file.fileno(), b" " * length, start)
 
 
 def place_of(content: bytes) -> tuple[int, int] | None:
