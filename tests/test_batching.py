@@ -27,6 +27,7 @@ from agent_gym.trainers.batch import (  # noqa: E402
     TrainingEpisode,
     balance,
     collate,
+    common_prefixes,
     micro_batches,
     select_rows,
     training_episode,
@@ -191,6 +192,29 @@ def test_passes_by_tokens_hold_more_short_rows() -> None:
     assert micro_batches([4, 100, 50, 4, 4, 45], max_tokens=100) == [[1], [2, 5], [0, 3, 4]]
     assert micro_batches([4, 100, 50, 4, 4, 45], max_tokens=100, packed=True) == [[1], [2, 5, 0], [3, 4]]
     assert micro_batches([3, 9, 3, 5], max_rows=2) == [[1, 3], [0, 2]]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "group", "saved"),
+    [(200, 90, 8, 2.5), (3000, 500, 8, 3.1), (6000, 1000, 8, 1.75), (4000, 200, 16, 9.3), (20000, 2000, 8, 1.0)],
+)
+def test_a_pass_is_filled_by_the_tokens_that_it_computes(prompt: int, answer: int, group: int, saved: float) -> None:
+    """Within 8,192 tokens, or a single longer row; the counts are those of the layout itself."""
+    rng = np.random.default_rng(0)
+    rows = [[*question, *rng.integers(1000, size=answer)] for question in rng.integers(1000, size=(4, prompt))
+            for _ in range(group)]  # fmt: skip
+    order = sorted(range(len(rows)), key=rows.__getitem__)
+    common = common_prefixes(rows, order)
+    passes = micro_batches([len(row) for row in rows], max_tokens=8192, order=order, common=common)
+    assert sorted(row for one in passes for row in one) == list(range(len(rows)))
+    computed = []
+    for one in passes:
+        ids = torch.tensor([rows[i] for i in one])
+        layout = share_prefixes({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+        computed.append(layout.inputs["input_ids"].numel())
+        assert computed[-1] <= 8192 or len(one) == 1
+        assert len(one) == 1 or ids.numel() <= 16 * 8192
+    assert sum(map(len, rows)) / sum(computed) >= saved
 
 
 # Rows packed into one sequence.

@@ -32,6 +32,7 @@ def test_the_log_has_the_operations_of_the_tokens_that_were_computed(
     per_token = 6 * sum(weight.numel() for weight in trainer.model.parameters())
     log = trainer.state.log_history[0]
     assert log["perf/mfu"] * log["time/update"] * 1e9 == pytest.approx(per_token * len(beginnings))
+    assert log["update/tokens_computed"] == len(beginnings) < log["update/tokens"] == sum(length for _, length in rows)
     frozen.requires_grad_(False)
     meter = utilisation.UpdateMeter(trainer.model, torch.device("cpu"))
     meter.after_forward(torch.tensor([3, 4, 4]))

@@ -252,6 +252,19 @@ def select_rows(batch: Mapping[str, Any], index: torch.Tensor) -> Batch:
     return {name: value[index][:, :longest] if value.ndim > 1 else value[index] for name, value in batch.items()}
 
 
+def common_prefixes(rows: Sequence[Sequence[int]], order: Sequence[int]) -> list[int]:
+    """Return for each row the number of leading tokens that the row before it in an order has, too."""
+    arrays, common = [np.asarray(row) for row in rows], [0] * len(rows)
+    for before, row in itertools.pairwise(order):
+        least = min(len(rows[before]), len(rows[row]))
+        common[row] = int(np.append(arrays[before][:least] != arrays[row][:least], True).argmax())
+    return common
+
+
+COPIES = 16
+"""A pass that shares prefixes holds at most so many times its tokens as rows, whose keys and values attention copies."""
+
+
 def micro_batches(
     lengths: Sequence[int],
     *,
@@ -259,6 +272,7 @@ def micro_batches(
     max_tokens: int | None = None,
     packed: bool = False,
     order: Sequence[int] | None = None,
+    common: Sequence[int] | None = None,
 ) -> list[list[int]]:
     """Divide rows into micro-batches.
 
@@ -268,6 +282,7 @@ def micro_batches(
         max_tokens: the largest number of tokens of a micro-batch. A longer row has a micro-batch to itself.
         packed: whether rows are written in one sequence, so that a micro-batch has no padding.
         order: rows that are neighbours in this order go to the same micro-batch, as far as there is room.
+        common: with an order, the tokens of each row that a pass computes once for the row and the one before it.
 
     Returns:
         The positions of the rows of each micro-batch, each row once; without an order the longest rows come first.
@@ -275,13 +290,14 @@ def micro_batches(
     passes: list[list[int]] = []
     tokens: list[int] = []
     for row in order or sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        # Packed rows go to the first micro-batch with room ("first fit decreasing", at most 11/9 of the best, D. S.
-        # Johnson, 1973). Other rows go to the latest micro-batch: its rows are the closest in length, or share the most
-        # tokens with this row.
+        # Packed rows go to the first micro-batch with room ("first fit decreasing", D. S. Johnson, 1973). Other rows go
+        # to the latest micro-batch: its rows are the closest in length, or share the most tokens with this row.
         open_passes = range(len(passes)) if packed else range(max(0, len(passes) - 1), len(passes))
         for i in open_passes:
-            cost = lengths[row] if packed or order else lengths[passes[i][0]]
+            cost = (lengths[row] if packed or order else lengths[passes[i][0]]) - (common[row] if common else 0)
             full = max_rows is not None and len(passes[i]) >= max_rows
+            if common and max_tokens and sum(lengths[one] for one in (*passes[i], row)) > COPIES * max_tokens:
+                full = True
             if not full and (max_tokens is None or tokens[i] + cost <= max_tokens):
                 passes[i].append(row)
                 tokens[i] += cost

@@ -23,7 +23,7 @@ from agent_gym.errors import ConfigError, RolloutError
 from agent_gym.images import Vision
 from agent_gym.rollout import derive_seed
 from agent_gym.threads import use_cores
-from agent_gym.trainers.batch import Batch, micro_batches, select_rows
+from agent_gym.trainers.batch import Batch, common_prefixes, micro_batches, select_rows
 from agent_gym.trainers.checkpoints import WholeCheckpoints
 from agent_gym.trainers.config import AgentGRPOConfig
 from agent_gym.trainers.forward import Scores, aux_loss_of, fast_forward, padded_layout
@@ -331,16 +331,18 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         args, lengths = self.args, batch["attention_mask"].sum(1).tolist()
         by_tokens = args.micro_batch_tokens is not None
         owned = (batch["episode_of"] >= 0).nonzero().view(-1).tolist() if by_tokens else list(range(len(lengths)))
-        order = None
+        order = common = None
         if self.shares_prefixes:  # lexicographic order brings rows with a common prefix together
             ids = batch["input_ids"].tolist()
             order = sorted(range(len(owned)), key=lambda i: ids[owned[i]])
+            common = common_prefixes([ids[row][: lengths[row]] for row in owned], order)
         pieces = micro_batches(
             [lengths[row] for row in owned],
             max_rows=args.micro_batch_size,
             max_tokens=args.micro_batch_tokens,
             packed=by_tokens and args.packing,
             order=order,
+            common=common,
         )
         if not by_tokens:
             return [torch.tensor(piece) for piece in pieces]

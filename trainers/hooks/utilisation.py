@@ -1,4 +1,4 @@
-"""The share of its device that an update uses (MFU), from the computed tokens."""
+"""The tokens of an update, in rows and as computed, and the share of its device that it uses (MFU)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class UpdateMeter(Hook):
     """
 
     def __init__(self, model: Any, device: torch.device) -> None:
-        self._peak, self._tokens = peak_of(device), 0
+        self._peak, self._tokens, self._in_rows = peak_of(device), 0, 0
         self._per_token = 0  # operations per token
         for parameter in model.parameters():
             # ZeRO-3 leaves an empty tensor in the place of a parameter.
@@ -49,15 +49,17 @@ class UpdateMeter(Hook):
 
     def after_forward(self, places: torch.Tensor) -> None:
         """Add the tokens of a pass by their places: rows that share a place share its token."""
-        if self._peak and torch.is_grad_enabled():
+        if torch.is_grad_enabled():
             self._tokens += len(places.unique())
+            self._in_rows += places.numel()
 
     def after_backward(self, metrics: Mapping[str, float], seconds: float) -> dict[str, float]:
-        """Return the MFU of an update of `seconds`, and begin the next count; empty for an unknown device."""
-        tokens, self._tokens = self._tokens, 0
-        return {} if self._peak is None else {"perf/mfu": self._per_token * tokens / (seconds * self._peak)}
+        """Return the tokens of an update, and its MFU if the device is known, and begin the next count."""
+        tokens, in_rows, self._tokens, self._in_rows = self._tokens, self._in_rows, 0, 0
+        found = {"update/tokens": float(in_rows), "update/tokens_computed": float(tokens)}
+        return found if self._peak is None else {**found, "perf/mfu": self._per_token * tokens / (seconds * self._peak)}
 
 
 def attach(trainer: Any) -> None:
-    """Attach always: on an unknown device the hook counts nothing."""
+    """Attach always: on an unknown device the hook counts tokens alone."""
     trainer.add_callback(UpdateMeter(trainer.model, trainer.accelerator.device))
