@@ -111,11 +111,11 @@ GOAL = {"pddl_domain": "", "grammar": 'x "Your task is to: y."'}
 @pytest.mark.parametrize(
     ("game", "words"),
     [
-        ("/no/such/game.tw-pddl", "no game at"),
+        ("/no/such/game.tw-pddl", "not a game at"),
         ("embedded/dev/1", "embedded/<split>/<number>"),
         ("embedded/train/x", "embedded/<split>/<number>"),
         ({"grammar": 3}, "is not a game of ALFWorld"),
-        ({**GOAL, "pddl_problem": "(:init) (:goal ("}, "no game"),
+        ({**GOAL, "pddl_problem": "(:init) (:goal ("}, "not a game"),
         ({**GOAL, "pddl_problem": "(:init (atLocation a b)) (:goal (and (cleanable x)))"}, "no condition"),
         ({**GOAL, "pddl_problem": "(:init (atLocation a b)) (:goal (or (holds a x)))"}, "'or' is not understood"),
         (3, "a path, a name or the content"),

@@ -83,7 +83,7 @@ def test_the_loss_in_one_file_is_that_of_the_trainer(tmp_path: Path) -> None:
     )  # fmt: skip
     model = AutoModelForCausalLM.from_pretrained(model_folder(), dtype="float32")  # the weights before the step
     trainer.train()
-    (file,) = tmp_path.rglob("*.jsonl")
+    (file,) = tmp_path.rglob("trajectories/*.jsonl")
     episodes = [from_record(record) for record in read_trajectories(file)]
     assert len(episodes) == 16 and len({episode.reward for episode in episodes}) > 4
     grpo = example("grpo_in_one_file")
@@ -109,7 +109,7 @@ def test_the_loss_of_ppo_in_one_file_is_that_of_the_trainer(tmp_path: Path) -> N
     torch.nn.init.normal_(trainer.model.critic.head.weight, std=0.5, generator=torch.Generator().manual_seed(0))
     critic = copy.deepcopy(trainer.model.critic.head)
     trainer.train()
-    (file,) = tmp_path.rglob("*.jsonl")
+    (file,) = tmp_path.rglob("trajectories/*.jsonl")
     episodes = [from_record(record) for record in read_trajectories(file)]
     assert len(episodes) == 16 and len({episode.reward for episode in episodes}) > 4
     ppo = example("ppo_in_one_file")

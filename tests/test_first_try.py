@@ -31,7 +31,7 @@ def test_a_trainer_takes_a_class_or_a_list_of_questions(tiny_model: str, tmp_pat
     run = trainer(train_dataset=questions)
     run.train()
     assert run.evaluate(questions[:3])["eval_episodes"] == 3
-    assert run.state.global_step == 1 and run.train_dataset["env_id"][0] == "Local/QuestionEnv-v0"
+    assert run.state.global_step == 1 and run.train_dataset["env_id"][0].startswith("Local/QuestionEnv")
     assert trainer(CountingEnv).train_dataset["env_id"][0] == "Local/CountingEnv-v0"
     words = [{"Body": f"A pen and {n} pens.", "Question": "How many?", "extra": {"gold": str(n + 1)}} for n in range(4)]
     named = {"question": "Body+Question", "answer": "extra.gold"}

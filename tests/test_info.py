@@ -91,7 +91,9 @@ def test_rows_of_recipes_are_taken_from_runs(tmp_path: Path) -> None:
             {"policy": policy, "decoding": decoding, "episodes": episodes, "success": share}
             for (policy, decoding, episodes), share in zip(played, shares, strict=True)
         ]
-        run = {"preset": "AgentR1/Bargain-v0", "seed": seed, "results": results, "dev": {"evaluations": [1]}}
+        point = {"step": 0, "success": 0.5, "low": 0.0, "high": 1.0, "turns": 1.0, "tool_calls": 0.0, "tokens": 9.0}
+        dev = {"split": "validation", "tasks": 9, "decoding": "greedy", "start": "imitation", "evaluations": [point]}
+        run = {"preset": "AgentR1/Bargain-v0", "seed": seed, "results": results, "dev": dev}
         (tmp_path / f"seed_{seed}").mkdir()
         (tmp_path / f"seed_{seed}" / "results.json").write_text(json.dumps(run))
     recipe = run_path(str(ROOT / "benchmarks" / "baselines.py"))["recipe"]

@@ -254,7 +254,7 @@ def test_cli_names_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert message in complaint(capsys, "plan", "--model", model, "--gpus", gpus)
     sizes = {"model_type": "qwen2", "hidden_size": 8, "num_attention_heads": 2}
     for config, message in (
-        ([1], "holds a list"),
+        ([1], "it is [1]"),
         ({**sizes, "num_attention_heads": 0}, "num_attention_heads is 0; it must be a whole number of at least 1"),
         ({**sizes, "intermediate_size": "wide"}, "intermediate_size is 'wide'"),
         (sizes, "has no 'intermediate_size'"),

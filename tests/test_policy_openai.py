@@ -163,7 +163,7 @@ def test_finding_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(Server(says(""), models=(404, {}))) as url:
         assert find_model(url, "m") == {"id": "m"}, "not every server has a list"
     with serving(Server(says(""), models=(200, "hello"))) as url:
-        with pytest.raises(ConfigError, match="no OpenAI-compatible"):
+        with pytest.raises(ConfigError, match="not an OpenAI-compatible"):
             find_model(url, "m")
     with pytest.raises(ConfigError, match="must be like 'http"):
         find_model("localhost:8000", "m")

@@ -179,9 +179,9 @@ def test_a_row_is_read_as_its_data_set_means_it(rows: list[dict[str, Any]], ques
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"question": "q", "answer": float("nan")}, "no number that can be written: nan"),
-        ({"question": "q", "answer": float("inf")}, "no number that can be written: inf"),
-        ({"question": "q", "answer": 10**5000}, "no number that can be written: a int"),
+        ({"question": "q", "answer": float("nan")}, "not a number that can be written: nan"),
+        ({"question": "q", "answer": float("inf")}, "not a number that can be written: inf"),
+        ({"question": "q", "answer": 10**5000}, "not a number that can be written: a int"),
         ({"question": 10**5000, "answer": "a"}, "the question is no text but int"),
         ({"question": "q", "answer": None}, "it names no answer"),
         ({"question": "q", "answer": " "}, "it names no answer"),
@@ -228,7 +228,7 @@ def test_a_row_is_read_as_its_data_set_means_it(rows: list[dict[str, Any]], ques
         ({"question": "q", "extra_info": {"index": 3}}, "extra_info is empty"),
         ({"prompt": [{"role": "tool", "content": "q"}], "answer": "a"}, "'tool' or of tools"),
         ({"prompt": [{"role": "user", "content": [{"type": "image_url"}]}], "answer": "a"}, "holds an image"),
-        ({"prompt": ["q"], "answer": "a"}, "no message with a role"),
+        ({"prompt": ["q"], "answer": "a"}, "not a message with a role"),
         ({"question": "q", "context": "x" * 70_000, "answer": "a"}, "more than 65,536 characters"),
         ("q", "must be an object"),
     ],

@@ -147,7 +147,7 @@ def test_checkpoints_are_whole_and_the_run_has_its_folder_alone(
         train_sft(model, tiny_tokenizer, rows, sft_config(tmp_path, **saved))
     with pytest.warns(UserWarning, match="generation config cannot be saved as it is: temperature left out"):
         train_sft(model, tiny_tokenizer, rows, sft_config(tmp_path, **saved))
-    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-2", "README.md"}
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-2", "README.md", "run.json", "log.jsonl"}
     with pytest.raises(ConfigError, match="holds another run"):
         train_sft(model, tiny_tokenizer, rows, sft_config(tmp_path, **saved))
     longer = sft_config(tmp_path, **{**saved, "max_steps": 4})

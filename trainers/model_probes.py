@@ -106,7 +106,7 @@ def _can_share_prefixes(trainer: Any, wrapped: Any) -> bool:
 
 
 def probe_fused_head(trainer: Any) -> bool:
-    """Whether TRL's fused output layer gives the logprobs of the model's forward pass (`RowTrainer.plain_forward`).
+    """Whether TRL's fused output layer gives the logprobs of the model's own output layer.
 
     TRL knows caps and scales of logits by the names of their settings, and takes the last layer for the whole head. The
     two are compared on random tokens, and also on louder hidden states: a cap shows only on large logits, which an
@@ -120,10 +120,12 @@ def _has_fused_head(trainer: Any, model: Any, gain: float) -> bool:
     found: list[torch.Tensor] = []
     try:
         with _amplified(trainer.accelerator.unwrap_model(model), gain):
-            for plain in (True, False):
-                found.append(random_scores(trainer, model, rows, lengths, plain=plain)[:, 0])
+            for trainer.fused_lm_head in (False, True):
+                found.append(random_scores(trainer, model, rows, lengths)[:, 0])
     except _FAILURES:
         return not found  # the model's own forward pass works
+    finally:
+        trainer.fused_lm_head = True
     gap = (found[0] - found[1]).abs()
     # In half precision the model rounds its logits, and the fused layer does not.
     exact = tolerance(trainer, model, 1.0) < 1.0
@@ -221,14 +223,12 @@ def random_scores(
     lengths: torch.Tensor,
     first: int = 1,
     *,
-    plain: bool = False,
     training: bool = False,
     **inputs: Any,
 ) -> torch.Tensor:
     """Score rows of random tokens, sampled from `first` on; return logprobs, followed by the values of a critic.
 
-    The model runs in evaluation mode, or as in training with `training`, and gets the further inputs. With
-    `plain` the scores are those of `plain_forward`, which has no critic.
+    The model runs in evaluation mode, or as in training with `training`, and gets the further inputs.
     """
     device, critic = trainer.accelerator.device, None if model is trainer.model_wrapped else False
     ids, places = torch.stack(rows), torch.arange(len(rows[0]))
@@ -240,10 +240,7 @@ def random_scores(
         batch["read_ids"] = torch.tensor([trainer.vision.readable(row.tolist(), ()) for row in ids], device=device)
         batch["images"] = RowImages([()] * len(rows))
     with without_gradient(model, training=training):
-        if plain:
-            scores = trainer.plain_forward(model, batch, **inputs)
-        else:
-            scores = trainer._forward(model, batch, critic=critic, **inputs)
+        scores = trainer._forward(model, batch, critic=critic, **inputs)
     if "output_router_logits" in inputs and scores.aux_loss is None:
         raise ValueError("its output has none")
     parts = [scores.logps] if scores.values is None else [scores.logps, scores.values]

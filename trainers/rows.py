@@ -133,7 +133,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     def plain_forward(self, model: Any, batch: Batch, **kwargs: Any) -> Scores:
         """Score the sampled tokens of padded rows from all logits; `fast_forward` gives the same numbers.
 
-        The probes of a model compare the two. A token is predicted at the place before it.
+        A token is predicted at the place before it.
         """
         mask = batch["action_mask"]
         with self.accelerator.autocast():

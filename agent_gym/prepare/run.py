@@ -114,8 +114,8 @@ def _find(name: str, output: str | Path | None) -> tuple[Recipe, Path]:
 
 
 def _tell(progress: bool, text: str) -> None:
-    """Announce a stage that may take long, before it begins."""
-    if progress:
+    """Announce a stage that may take long, before it begins, to whoever watches: in a log the line is not wanted."""
+    if progress and sys.stderr.isatty():
         print(f"agent-gym: {text}", file=sys.stderr, flush=True)
 
 

@@ -30,5 +30,6 @@ def attach(trainer: Any) -> None:
         budget, line = with_room(args.budget, specs, trainer.renderer)
         limit = min(budget.max_tokens, args.vllm_max_model_length or budget.max_tokens)
         if line and limit > args.max_episode_tokens:
-            args.max_episode_tokens, trainer.rollout_tokens = limit, args.rollout_tokens
+            args.max_episode_tokens = limit
+            trainer.rollout_tokens = args.rollout_tokens  # which the new limit has changed
             warnings.warn(f"{line}; max_episode_tokens sets another", RuntimeWarning, stacklevel=2)
