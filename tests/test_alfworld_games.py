@@ -111,7 +111,7 @@ GOAL = {"pddl_domain": "", "grammar": 'x "Your task is to: y."'}
 @pytest.mark.parametrize(
     ("game", "words"),
     [
-        ("/no/such/game.tw-pddl", "not a game at"),
+        ("/no/such/game.tw-pddl", "no game at"),
         ("embedded/dev/1", "embedded/<split>/<number>"),
         ("embedded/train/x", "embedded/<split>/<number>"),
         ({"grammar": 3}, "is not a game of ALFWorld"),

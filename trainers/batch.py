@@ -262,7 +262,7 @@ def common_prefixes(rows: Sequence[Sequence[int]], order: Sequence[int]) -> list
 
 
 COPIES = 16
-"""A pass that shares prefixes holds at most so many times its tokens as rows, whose keys and values attention copies."""
+"""A pass with shared prefixes has rows of at most so many times its tokens: attention copies their keys and values."""
 
 
 def micro_batches(
