@@ -59,5 +59,5 @@ def test_a_trainer_takes_a_class_or_a_list_of_questions(tiny_model: str, tmp_pat
     ):
         with pytest.raises(ConfigError, match=message):
             trainer(**given)
-    with pytest.raises(ConfigError, match="eval_dataset has the columns problem, answer, and env has tasks"):
+    with pytest.raises(ConfigError, match="eval_dataset has the columns problem, answer, and env has its own tasks"):
         trainer(CountingEnv).evaluate(questions)
