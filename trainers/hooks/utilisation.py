@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from agent_gym.distributed import gather
 from agent_gym.trainers.hook import Hook
 
 PEAK = {
@@ -56,7 +57,8 @@ class UpdateMeter(Hook):
     def after_backward(self, metrics: Mapping[str, float], seconds: float) -> dict[str, float]:
         """Return the tokens of an update, and its MFU if the device is known, and begin the next count."""
         tokens, in_rows, self._tokens, self._in_rows = self._tokens, self._in_rows, 0, 0
-        found = {"update/tokens": float(in_rows), "update/tokens_computed": float(tokens)}
+        rows, computed = (float(sum(of_all)) for of_all in zip(*gather((in_rows, tokens)), strict=True))
+        found = {"update/tokens": rows, "update/tokens_computed": computed}
         return found if self._peak is None else {**found, "perf/mfu": self._per_token * tokens / (seconds * self._peak)}
 
 
