@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -99,3 +102,12 @@ def test_the_list_fits_the_terminal(capsys: Any, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("COLUMNS", "400")
     assert main(["list"]) == 0
     assert capsys.readouterr().out.startswith("ID ")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_lacks_a_sign_gets_an_escape(encoding: str) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(
+        [sys.executable, "-m", "agent_gym", "info", "retool"], env=environment, capture_output=True, timeout=120
+    )
+    assert done.returncode == 0 and "\\u221a" in done.stdout.decode(encoding), done.stderr

@@ -8,6 +8,7 @@ is gone.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import select
 import signal
@@ -58,11 +59,20 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    if argv is None:
+        _print_in_any_encoding()
     if argv is None and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if argv is None:
         mask_what_is_told(sys.argv[1:])
     return guarded(lambda: _run(sys.argv[1:] if argv is None else argv))
+
+
+def _print_in_any_encoding() -> None:
+    """Write a sign that the terminal's encoding lacks as an escape: its encoding is no reason to end a command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 _CURES = {
