@@ -214,6 +214,19 @@ def test_a_record_has_one_line_for_each_conversation_whenever_it_is_read(tmp_pat
     assert not folder_of(record).exists()
 
 
+@pytest.mark.parametrize("kept", [0.0, 0.5, 1.0])
+def test_a_kill_while_the_first_line_is_written_leaves_one_line(tmp_path: Path, kept: float) -> None:
+    record, journal, _ = begun(tmp_path)
+    journal.answered("0", [{"role": "user", "content": "hi"}], [], [1], turn("a", [2]))
+    whole = record.read_bytes()
+    record.write_bytes(whole[: int(kept * len(whole))])
+    journal._watcher.kill()
+    journal._watcher.wait()
+    journal._lock.close()
+    Journal(record, print).close()
+    assert record.read_bytes() == whole
+
+
 def test_two_gateways_do_not_share_a_record(tmp_path: Path) -> None:
     record, journal, _ = begun(tmp_path)
     with pytest.raises(BlockingIOError):

@@ -296,8 +296,8 @@ def micro_batches(
         for i in open_passes:
             cost = (lengths[row] if packed or order else lengths[passes[i][0]]) - (common[row] if common else 0)
             full = max_rows is not None and len(passes[i]) >= max_rows
-            if common and max_tokens and sum(lengths[one] for one in (*passes[i], row)) > COPIES * max_tokens:
-                full = True
+            if common and max_tokens:
+                full |= (len(passes[i]) + 1) * lengths[row] > COPIES * max_tokens
             if not full and (max_tokens is None or tokens[i] + cost <= max_tokens):
                 passes[i].append(row)
                 tokens[i] += cost

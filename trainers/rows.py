@@ -335,7 +335,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         if self.shares_prefixes:  # lexicographic order brings rows with a common prefix together
             ids = batch["input_ids"].tolist()
             order = sorted(range(len(owned)), key=lambda i: ids[owned[i]])
-            common = common_prefixes([ids[row][: lengths[row]] for row in owned], order)
+            common = common_prefixes([ids[row][: lengths[row]] for row in owned], order) if by_tokens else None
         pieces = micro_batches(
             [lengths[row] for row in owned],
             max_rows=args.micro_batch_size,

@@ -88,11 +88,12 @@ class Journal:
             self._begin_line(key, base, line)
 
     def _begin_line(self, key: str, base: Mapping[str, Any], turn: Mapping[str, Any]) -> None:
-        content = b"\n".join(json.dumps(one, default=repr).encode() for one in (base, turn))
-        with suppress(OSError, KeyError, TypeError), self.writing, self._record.open("ab", buffering=0) as file:
-            write_all(file, line := json.dumps(folded(content)).encode() + b"\n")
-            self._first[key] = [file.tell() - len(line), len(line)]
-            self._append(key, {"place": self._first[key]})
+        line = json.dumps(folded(b"\n".join(json.dumps(one, default=repr).encode() for one in (base, turn))))
+        with suppress(OSError), self.writing, self._record.open("ab", buffering=0) as file:
+            place = [os.fstat(file.fileno()).st_size, len(line) + 1]
+            self._append(key, {"place": place})  # before the line, so that a kill in between is seen
+            write_all(file, line.encode() + b"\n")
+            self._first[key] = place
 
     def end(self, key: str) -> None:
         """Forget a conversation, whose episode is in the record."""
@@ -165,7 +166,7 @@ def fold(record: Path) -> int:
             continue  # not of a gateway, and what it names may be anything
         try:
             content = path.read_bytes()
-            episode, place = folded(content), place_of(content)
+            episode, place = folded(content), written(record, content)
         except (KeyError, TypeError, AttributeError, IndexError):  # damaged, or not of a gateway: it is kept
             path.rename(path.with_name(path.name + ".unreadable"))
             continue
@@ -189,13 +190,17 @@ def cover(record: Path, start: int, length: int) -> None:
             os.pwrite(file.fileno(), b" " * length, start)
 
 
-def place_of(content: bytes) -> tuple[int, int] | None:
-    """Return where the record holds the first turn of a conversation, as its file says; None if it does not."""
-    for line in content.split(b"\n"):
-        if line.startswith(b'{"place": ['):
-            with suppress(ValueError, TypeError, KeyError):
-                start, length = (int(number) for number in json.loads(line)["place"])
-                return (start, length) if min(start, length) >= 0 else None
+def written(record: Path, content: bytes) -> tuple[int, int] | None:
+    """Return where the record holds the first turn of a conversation, None if it does not; half a line is cut off."""
+    lines = content.split(b"\n")
+    with suppress(ValueError, TypeError, KeyError, OSError, StopIteration), record.open("r+b", buffering=0) as file:
+        start, length = next(json.loads(line)["place"] for line in lines if line.startswith(b'{"place": ['))
+        file.seek(start)
+        found, whole = file.read(length), json.dumps(folded(b"\n".join(lines[:2]))).encode() + b"\n"
+        if found == whole:
+            return start, length
+        if found and whole.startswith(found):  # the gateway was killed while it wrote
+            file.truncate(start)
     return None
 
 
