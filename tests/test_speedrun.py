@@ -30,8 +30,8 @@ from agent_gym.rollout import from_record, read_trajectories  # noqa: E402
 from agent_gym.rollout.episode import episode_values  # noqa: E402
 from agent_gym.speedrun.figure import draw_figure  # noqa: E402
 from agent_gym.speedrun.imitation import imitate, imitation_settings  # noqa: E402
-from agent_gym.speedrun.presets import PRESETS, Controls, Imitation  # noqa: E402
-from agent_gym.speedrun.run import finished, run_seeds, run_speedrun  # noqa: E402
+from agent_gym.speedrun.presets import PRESETS, Controls, Imitation, own_preset  # noqa: E402
+from agent_gym.speedrun.run import Speedrun, finished, run_seeds, run_speedrun  # noqa: E402
 from agent_gym.speedrun.tiny import demonstration_texts, make_tiny_model, make_tiny_tokenizer  # noqa: E402
 from agent_gym.trainers import AgentGRPOConfig  # noqa: E402
 from agent_gym.trainers.run_file import history  # noqa: E402
@@ -104,7 +104,7 @@ def test_every_stage_leaves_what_it_should(tmp_path: Path, capfd: pytest.Capture
     assert main(["view", str(tmp_path)]) == 0
     page = Path(capfd.readouterr().out.strip()).read_text()
     assert f"<h1>{MINI.env_id}, a tiny model, {tmp_path.name}</h1>" in page and "change.html" in page
-    assert "in 3 steps" in page and "agent-gym speedrun --env" in page
+    assert "in 3 steps" in page and "speedrun --preset &#x27;made in Python&#x27;" in page
     assert "speedrun, which starts from the beginning each time" in complaint(capfd, "resume", str(tmp_path))
     assert main(["compare", str(tmp_path), str(tmp_path / "grpo")]) == 0
     assert "3 tasks paired" in capfd.readouterr().out
@@ -284,6 +284,17 @@ def test_the_player_who_is_imitated_is_right_as_often_as_his_style_and_follows_f
         assert played[:5] == [episode(env, seed) for seed in range(5)]
     solved = sum(success for _, success in played)
     assert share == 1.0 and (solved == 40 if style == "default" else 0 < solved < 40)
+
+
+def test_a_record_has_the_command_that_repeats_a_speedrun(tmp_path: Path) -> None:
+    own = own_preset("AgentR1/Bisect-v0", imitation_steps=7)
+    made = {
+        "--preset bisect": PRESETS["bisect"],
+        """--env AgentR1/Bisect-v0 --env_kwargs '{"system_prompt": ""}' --imitation_steps 7""": own,
+        "--preset 'made in Python'": dataclasses.replace(PRESETS["bisect"], patience=3),
+    }
+    for words, preset in made.items():
+        assert shlex.join(Speedrun(preset, 3, tmp_path, None)._words()) == f"{words} --seed 3 --output_dir {tmp_path}"
 
 
 def test_the_command_knows_all_presets() -> None:

@@ -6,8 +6,7 @@ import json
 import random
 import shlex
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from agent_gym.rollout import read_trajectories
@@ -29,11 +28,6 @@ def task_of(record: Mapping[str, Any]) -> str:
     """Return the task of a trajectory record, by which evaluations are paired."""
     spec = record["spec"]
     return json.dumps([record.get("task_id"), spec.get("split"), spec.get("index"), spec.get("member")], default=str)
-
-
-def read_tasks(files: Sequence[Path]) -> list[str]:
-    """Return the tasks of trajectory files, each once."""
-    return list(dict.fromkeys(task_of(record) for file in files for record in read_trajectories(file)))
 
 
 def report(run: Speedrun) -> dict[str, Any]:
@@ -74,14 +68,15 @@ def side_by_side(run: Speedrun) -> tuple[dict[str, Any], str]:
     """
     found = trajectory_files(run.folder / RL_PART)
     steps = [step for mode, step in found if mode == "eval"]
-    tasks = read_tasks(found["eval", steps[0]]) if steps else []
-    chosen = set(random.Random(run.seed).sample(tasks, min(SHOWN, len(tasks))))
     ends = {"before RL": steps[:1], "after RL": steps[-1:]}
     records = {
-        name: [one for file in found["eval", at[0]] for one in read_trajectories(file) if task_of(one) in chosen]
+        name: [one for file in found["eval", at[0]] for one in read_trajectories(file)]
         for name, at in ends.items()
         if at
     }
+    tasks = list(dict.fromkeys(map(task_of, records.get("before RL", ()))))
+    chosen = set(random.Random(run.seed).sample(tasks, min(SHOWN, len(tasks))))
+    records = {name: [one for one in some if task_of(one) in chosen] for name, some in records.items()}
     which = f"all {len(tasks)}" if len(chosen) == len(tasks) else f"{len(chosen)} of {len(tasks)}, drawn by chance,"
     return records, f"{run.preset.env_id}: {which} {run.dev['split']} tasks. {headline(run)}"
 

@@ -166,9 +166,14 @@ class Speedrun:
             return self._run()
 
     def _words(self) -> list[str]:
-        """Return the words of the command that repeats this speedrun."""
-        name = next((name for name, known in PRESETS.items() if known == self.preset), None)
-        env = ["--env", self.preset.env_id, "--env_kwargs", json.dumps(dict(self.preset.env_kwargs), default=str)]
+        """Return the words of the command that repeats this speedrun; a preset made in Python is named as one."""
+        preset, name = self.preset, next((name for name, known in PRESETS.items() if known == self.preset), None)
+        env = ["--env", preset.env_id, "--env_kwargs", json.dumps(dict(preset.env_kwargs), default=str)]
+        if preset.stop_if_hopeless:  # `own_preset` has made it
+            env += [] if preset.model is None else ["--model", preset.model]
+            env += [] if preset.imitation[0].longest else ["--imitation_steps", str(preset.imitation[0].steps)]
+        elif name is None:
+            name = "made in Python"
         engine = [] if self.use_vllm is None else ["--engine", "vllm" if self.use_vllm else "transformers"]
         where = ["--seed", str(self.seed), "--output_dir", str(self.folder)]
         return [*(env if name is None else ["--preset", name]), *where, *engine]
