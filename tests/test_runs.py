@@ -48,12 +48,16 @@ def test_a_run_is_recorded_with_its_end_and_its_numbers(tmp_path: Path) -> None:
         note(tmp_path / "a", 4, 10, {"eval_success": 0.25})
         assert read(tmp_path / "a" / FILE)["status"] == "running"
     about = read(tmp_path / "a" / FILE)
+    assert about["max_steps"] == 10
     assert (about["status"], about["step"], about["numbers"]) == ("done", 4, {"reward": 0.5, "eval_success": 0.25})
     with recorded("grpo", [], tmp_path / "b") as outcome:
         outcome["code"] = 1
     with pytest.raises(KeyboardInterrupt), recorded("grpo", [], tmp_path / "c"):
         raise KeyboardInterrupt
     assert [read(tmp_path / name / FILE)["status"] for name in "bc"] == ["failed", "interrupted"]
+    with recorded("sft", [], tmp_path / "d"):
+        note(tmp_path / "d", 3, 10**9, {"loss": 1.0})
+    assert "max_steps" not in read(tmp_path / "d" / FILE), "it ends by seconds"
     note(tmp_path, 1, 2, {"reward": 1.0})
     assert not (tmp_path / FILE).exists(), "a run of a Python program has no such file, and gets none"
 

@@ -106,7 +106,8 @@ def note(folder: str | Path, step: int, max_steps: int, logs: Mapping[str, Any])
     path = Path(folder, FILE)
     if about := read(path):
         numbers = {name: float(logs[name]) for name in _NUMBERS if name in logs}
-        write(path, {**about, "step": step, "max_steps": max_steps, "numbers": {**about.get("numbers", {}), **numbers}})
+        limit = {"max_steps": max_steps} if max_steps < 10**9 else {}  # a run that ends by its seconds has none
+        write(path, {**about, "step": step, **limit, "numbers": {**about.get("numbers", {}), **numbers}})
 
 
 def log(folder: str | Path, step: int, logs: Mapping[str, Any]) -> None:
