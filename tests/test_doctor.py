@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ torch = pytest.importorskip("torch")
 from trainer_tools import in_ranks  # noqa: E402
 
 from agent_gym import doctor  # noqa: E402
-from agent_gym.doctor import ranks, stages  # noqa: E402
+from agent_gym.cli.main import main  # noqa: E402
+from agent_gym.doctor import laptop, ranks, stages  # noqa: E402
 from agent_gym.errors import RolloutError  # noqa: E402
+from agent_gym.speedrun.presets import PRESETS  # noqa: E402
 
 
 def examined(folder: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
@@ -127,8 +130,29 @@ def test_ranks_that_fail_say_why(tmp_path: Path, capfd: pytest.CaptureFixture[st
 
 def test_it_names_what_is_wrong(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert "torch sees 0 GPUs here" in (text := complaint(capsys, "doctor")) and "--cpu" in text
+    text = complaint(capsys, "doctor", "--gpus", "1")
+    assert "torch sees 0 GPUs here" in text and "--cpu" in text
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert "--gpus is 4, and torch sees 2 GPUs" in complaint(capsys, "doctor", "--gpus", "4")
     assert "--cpu tries no GPU, and --gpus is 1" in complaint(capsys, "doctor", "--cpu", "--gpus", "1")
     assert "no stage 'engin'; did you mean engine" in complaint(capsys, "doctor", "--cpu", "--only", "engin")
+
+
+def test_without_a_gpu_it_says_which_presets_this_machine_trains(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setenv("AGENT_GYM_CACHE", str(tmp_path))  # without a prepared model
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line for line in lines if line.split()[:1] and line.split()[0] in PRESETS}
+    assert rows.keys() == PRESETS.keys() and max(map(len, lines)) <= 100
+    assert rows["smollm2"].endswith("agent-gym prepare smollm2") and rows["gpu"].endswith("a GPU")
+    assert int(rows["bisect"].split()[1]) >= 1 and "not timed" not in rows["zero"]
+
+
+def test_minutes_follow_the_speed_of_a_core() -> None:
+    preset = replace(PRESETS["smollm2"], seconds=(600.0, 1200.0))
+    assert laptop.minutes(preset, 1.0) == "10 to 20" and laptop.minutes(preset, 3.0) == "30 to 60"
+    assert laptop.minutes(replace(preset, seconds=(300.0,)), 1.0) == "5"
+    assert laptop.minutes(replace(preset, seconds=()), 1.0) == "not timed"

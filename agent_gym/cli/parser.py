@@ -10,7 +10,7 @@ import difflib
 import json
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from functools import partial
@@ -201,7 +201,20 @@ def read_yaml(path: str) -> dict[str, Any]:
         raise ConfigError(f"{path}{where}: not valid yaml: {reason}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold `key: value` lines; it holds a {type(content).__name__}")
-    return _told({str(key): value for key, value in content.items()}, path)
+    content = {str(key): value for key, value in content.items()}
+    for key in _odd_keys(content):
+        raise ConfigError(f"{path}: the key {key!r} is a {type(key).__name__}: write it in quotes, as a text")
+    return _told(content, path)
+
+
+def _odd_keys(value: Any) -> Iterator[Any]:
+    """Find the keys, at any depth, that are no text, number or null: YAML has dates and bytes, and JSON has not."""
+    if isinstance(value, dict):
+        yield from (key for key in value if not isinstance(key, str | int | float | None))
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            yield from _odd_keys(one)
 
 
 def _told(settings: dict[str, Any], path: str) -> dict[str, Any]:

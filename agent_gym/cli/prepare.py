@@ -165,7 +165,10 @@ def _command(one: MemoryEstimate, arguments: argparse.Namespace, gib: float) -> 
 
 
 def doctor(argv: Sequence[str]) -> int:
-    """Try all that training needs of this machine, with random weights; exit status 1 if a stage failed."""
+    """Try all that training needs of this machine, with random weights; exit status 1 if a stage failed.
+
+    Without a GPU and without flags: print which presets this machine trains, and in how many minutes.
+    """
     parser = CommandParser("doctor", doctor.__doc__)
     parser.flag("--gpus N", "how many GPUs to try; default: all that torch sees", type=positive)
     parser.flag("--cpu", "everything but the device: tiny shapes, two processes, no GPU", action="store_true")
@@ -176,6 +179,11 @@ def doctor(argv: Sequence[str]) -> int:
         raise ConfigError(f"doctor: --cpu tries no GPU, and --gpus is {arguments.gpus}; leave one of them out")
     seen = 0 if arguments.cpu else require("torch", "train").cuda.device_count()
     gpus = arguments.gpus or seen
+    if not argv and not seen:
+        from agent_gym.doctor.laptop import report
+
+        print("\n".join(report()))
+        return 0
     if not arguments.cpu and (gpus > seen or not gpus):
         asked = f"--gpus is {gpus}, and " if arguments.gpus else ""
         cure = "ask for fewer" if seen else "--cpu tries everything but the device"

@@ -50,7 +50,7 @@ def array_of(path: Path, cure: str) -> np.ndarray:
         if array.ndim != 1 or array.dtype.kind not in "iu":
             raise ValueError(f"it holds an array of {array.dtype} of shape {array.shape}")
         return array
-    except (OSError, ValueError, EOFError, SyntaxError, TypeError) as error:  # of a damaged head
+    except Exception as error:  # numpy parses a damaged head as Python and raises what its tokenizer raises
         raise ConfigError(f"{path} is damaged: {error}; {cure}") from error
 
 

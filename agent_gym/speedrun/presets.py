@@ -67,6 +67,7 @@ class Preset:
     test_tasks: int | None = 500
     attempts: int = ATTEMPTS  # at each test task where sampled, if there are controls; the start has `ATTEMPTS`
     needs_gpu: bool = False
+    seconds: tuple[float, ...] = ()  # of a run with its controls on two cores of the reference machine: least and most
     stop_if_hopeless: bool = False  # end before RL if no sampled episode succeeds
     # Evaluations in a row on the dev tasks, without a rise from one half of them to the other, after which RL ends
     # (`trainers.patience`); None for an end at `max_steps` alone.
