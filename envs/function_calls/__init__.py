@@ -1,0 +1,1 @@
+"""Function calls of the Berkeley Function Calling Leaderboard: its tasks, its API classes, and its verdicts."""
