@@ -24,7 +24,7 @@ from typing import Any
 from agent_gym.certify import certify
 from agent_gym.certify.report import baselines
 from agent_gym.errors import ConfigError
-from agent_gym.registry import ENVS, EnvEntry
+from agent_gym.registry import ENVS, EnvEntry, make
 from agent_gym.rollout.env_threads import shows_images
 from agent_gym.speedrun.figure import read_runs
 from agent_gym.speedrun.presets import PRESETS
@@ -59,7 +59,7 @@ def main() -> None:
         return write(found)
     measure = ladder.model_player(arguments.model) if arguments.model else None
     for entry in ENVS:
-        if entry.needs:
+        if entry.needs and not is_there(entry):
             continue
         if measure is None:
             before = found.get(entry.id, {})
@@ -67,11 +67,24 @@ def main() -> None:
             found[entry.id] = scripts(entry) | {"models": before.get("models", [])} | kept
         elif entry.id in found and not shows_images(entry.id, {}):
             about = found[entry.id]
-            success, reward = measure(entry.id, {}, [*range(about["tasks"])])
+            success, reward = measure(entry.id, settings(entry), [*range(about["tasks"])])
             row = [arguments.model, f"{reward:.3f}", f"{success:.1%}", "greedy, as it is"]
             about["models"] = [*(one for one in about["models"] if one[0] != row[0]), row]
             print(f"{entry.id}: {row}", flush=True)
     write(found)
+
+
+def settings(entry: EnvEntry) -> dict[str, Any]:
+    """Return the arguments of the environment: those for which its script is written."""
+    return run_path(str(SCRIPTS[entry.id])).get("ENV_KWARGS", {}) if entry.id in SCRIPTS and entry.needs else {}
+
+
+def is_there(entry: EnvEntry) -> bool:
+    """Whether there is a script for the world, and the data that it needs are prepared."""
+    try:
+        return entry.id in SCRIPTS and bool(make(entry.id, **settings(entry)))
+    except ConfigError:
+        return False
 
 
 def write(found: Mapping[str, Any]) -> None:
@@ -83,12 +96,13 @@ def write(found: Mapping[str, Any]) -> None:
 def scripts(entry: EnvEntry) -> dict[str, Any]:
     """Return what scripts reach, and on which tasks."""
     script = SCRIPTS.get(entry.id)
-    (record,) = certify(entry.id, checks=["attacks"], script=str(script) if script else None)
+    (record,) = certify(entry.id, settings(entry), checks=["attacks"], script=str(script) if script else None)
     print(f"{entry.id}: {record.verdict}, {record.text}", flush=True)
     expert = EXPERTS.get(entry.id, "reads the gold answer")
     how = {"script": f"tests/attacks/{script.name}" if script else "", "expert": expert}
     rows = [[who, reward, success, how.get(who, "")] for who, reward, success in baselines([record])]
-    return {"split": record.text.rpartition(" of ")[2], "tasks": int(record.numbers["tasks"]), "rows": rows}
+    split = record.text.rpartition(" of ")[2] + "".join(f", {k}={v}" for k, v in settings(entry).items())
+    return {"split": split, "tasks": int(record.numbers["tasks"]), "rows": rows}
 
 
 def recipe(folder: str, preset: str, section: str) -> tuple[str, list[list[str]]]:

@@ -13,8 +13,9 @@ from runpy import run_path
 
 import pytest
 
-from agent_gym import make
+from agent_gym import ConfigError, make
 from agent_gym.certify.record import Subject, outcome, script_turns
+from agent_gym.registry import ENVS
 
 SCRIPTS = sorted((Path(__file__).parent / "attacks").glob("*.py"))
 
@@ -28,12 +29,18 @@ def test_no_script_under_50_lines_gets_further_than_was_written_down(script: Pat
         named += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
         assert {name.partition(".")[0] for name in named} <= set(sys.stdlib_module_names), "it reads more than a policy"
     names = run_path(str(script))
+    kwargs = names.get("ENV_KWARGS", {})
+    if any(entry.id == names["ENV_ID"] and entry.needs for entry in ENVS):
+        try:
+            make(names["ENV_ID"], **kwargs)
+        except ConfigError as error:
+            pytest.skip(str(error))
 
     def world():
-        return make(names["ENV_ID"], **names.get("ENV_KWARGS", {}))
+        return make(names["ENV_ID"], **kwargs)
 
     tasks = range(min(100, len(world().tasks["test"])))
-    subject, env = Subject(names["ENV_ID"]), world()
+    subject, env = Subject(names["ENV_ID"], kwargs), world()
     logs = [subject.trace(env, script_turns(env, names["attack"]), ("test", index)) for index in tasks]
     success = sum(outcome(log)[1] for log in logs) / len(logs)
     assert success <= names["REACHES"] + 0.0005, f"{script.name} now solves {success:.3f}"

@@ -17,7 +17,7 @@ from agent_gym import ConfigError
 from agent_gym.cli.main import main
 from agent_gym.envs.function_calls import data
 from agent_gym.envs.function_calls.answers import right_calls
-from agent_gym.envs.function_calls.world import World
+from agent_gym.envs.function_calls.world import ApiObjects
 from agent_gym.prepare import prepare
 from agent_gym.search.files import sha256_of
 from agent_gym.testing import check_text_env, play
@@ -239,7 +239,7 @@ def test_variants_of_a_scenario_are_in_one_split(world: Path) -> None:
     assert all(len({sides[f"{one}_{n}"] for one in data.MULTI_TURN}) == 1 for n in range(5))
 
 
-# The rules for one turn, whose corners are those of the original (test_function_calls_parity.py compares them).
+# The rules for one turn, with the corners of the original (test_function_calls_parity.py compares them).
 
 
 @pytest.mark.parametrize(
@@ -280,6 +280,10 @@ def test_parallel_calls_are_right_in_any_order() -> None:
 def test_an_unknown_category_is_named_with_the_known_ones(category: Any, world: Path) -> None:
     with pytest.raises(ConfigError, match=r"category is .*; it must be one of multi_turn, single_turn, live, all"):
         made(world, category)
+    with pytest.raises(ConfigError, match="official is 'yes'; it must be True or False"):
+        made(world, official="yes")
+    with pytest.raises(ConfigError, match="a task has the keys category, classes, config, functions, gold, id, turns"):
+        made(world).reset(options={"task": {"category": "multi_turn_base"}})
 
 
 def test_without_the_data_or_with_others_the_cure_is_named(
@@ -292,14 +296,17 @@ def test_without_the_data_or_with_others_the_cure_is_named(
     file = world / data.SOURCES / "ticket_api.py"
     checked = data._checksums()
     monkeypatch.setattr(data, "_checksums", lambda: checked)
-    for cache in (data.read, data.load, data._rows, data.documents_of):
+    for cache in (data.load, data._rows, data.documents_of):
         cache.cache_clear()
     file.write_text(CLASS + "\nimport os\n")
-    with pytest.raises(ConfigError, match=r"ticket_api.py is not that of bfcl-eval 2026.3.23; delete .* prepare"):
+    with pytest.raises(
+        ConfigError,
+        match=r"ticket_api.py is not that of bfcl-eval 2026.3.23; leave out data=, and run: agent-gym prepare",
+    ):
         made(world).reset(seed=0)
     file.unlink()
     with pytest.raises(ConfigError, match=r"ticket_api.py cannot be read \(No such file or directory\)"):
-        World(world, ["TicketAPI"], {}, False)
+        ApiObjects(world, ["TicketAPI"], {}, False)
 
 
 def test_gold_calls_are_read_and_not_evaluated() -> None:

@@ -60,7 +60,7 @@ def test_info_prints_the_card(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_each_id_that_can_be_made_has_baselines_and_its_expert_is_the_best_of_them() -> None:
     known = json.loads(files("agent_gym.registry").joinpath("baselines.json").read_text(encoding="utf-8"))
-    assert list(known) == IDS
+    assert [env_id for env_id in known if env_id in IDS] == IDS
     for about in known.values():
         success = {who: float(share.rstrip("%")) for who, _, share, _ in about["rows"]}
         assert success["expert"] == 100.0 and success["random"] < 60.0

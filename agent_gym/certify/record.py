@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import re
 from collections import Counter
@@ -20,7 +21,7 @@ from agent_gym.rollout.env_threads import Worker
 from agent_gym.testing import Log, expert_turns, play, policy_texts, require
 from agent_gym.tool_env import random_words, words_of
 
-Attack = Callable[[str], Generator[str, str, None]]
+Attack = Callable[..., Generator[str, str, None]]
 """From the user's message to turns; it is sent the observation of each."""
 
 STEP_CPU_S = 5
@@ -230,8 +231,9 @@ def tool_calls(env: TextEnv, fill: Callable[[dict[str, Any]], dict[str, Any]]) -
 
 
 def script_turns(env: TextEnv, attack: Attack) -> Iterator[str]:
-    """Yield the turns of an attack."""
-    player = attack(next(one.text for one in env.transcript.segments if one.source == "user"))
+    """Yield the turns of an attack; one with a second parameter is also given the schemas of the tools."""
+    seen = [next(one.text for one in env.transcript.segments if one.source == "user"), env.tool_schemas]
+    player = attack(*seen[: len(inspect.signature(attack).parameters)])
     action = next(player, None)
     while action is not None:
         yield action

@@ -43,7 +43,9 @@ def card(
         for name, weight in made.reward_weights.items()
     ]
     parts += ["## Reward terms", _table(("term", "weight", "kind"), terms)]
-    if first:
+    if first is None:
+        parts += baselines(entries)
+    else:
         env = make(first.id, **(env_kwargs or {}))
         parts += [*_spaces(env), *_tools(env), *baselines(entries), *_episode(first, env, longest)]
         env.close()

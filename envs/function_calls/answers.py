@@ -29,7 +29,7 @@ _IGNORED = re.compile(r"[ ,./\-_*^]")
 
 
 def right_calls(category: str, functions: Sequence[Any], calls: Sequence[Call], golds: Sequence[Possible]) -> bool:
-    """Whether calls are those of the gold answer; without one, whether there are none.
+    """Whether calls are the ones of the gold answer; without one, whether there are none.
 
     Args:
         category: the task's category; in parallel ones the order of calls is free.
@@ -118,7 +118,7 @@ def _plain(value: Any) -> Any:
 
 
 def first_right(functions: Sequence[Any], golds: Sequence[Possible]) -> list[tuple[str, dict[str, Any]]]:
-    """Return calls with the first right value of each parameter; those that may be left out are left out."""
+    """Return calls with the first right value of each parameter, without the ones that may be left out."""
     calls = []
     for gold in golds:
         ((name, right),) = gold.items()

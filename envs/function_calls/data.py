@@ -85,7 +85,6 @@ def _checksums() -> dict[str, str]:
     return found
 
 
-@functools.lru_cache(maxsize=64)
 def read(folder: Path, name: str) -> str:
     """Read a file of the pinned version.
 
@@ -97,7 +96,7 @@ def read(folder: Path, name: str) -> str:
     except OSError as error:
         raise ConfigError(f"{folder / name} cannot be read ({error.strerror}); {_CURE}") from error
     if hashlib.sha256(content).hexdigest() != _checksums()[name]:
-        raise ConfigError(f"{folder / name} is not that of bfcl-eval {VERSION}; delete {folder.parent} and {_CURE}")
+        raise ConfigError(f"{folder / name} is not that of bfcl-eval {VERSION}; leave out data=, and {_CURE}")
     return content.decode("utf-8")
 
 

@@ -12,7 +12,7 @@ from agent_gym.chat import Message
 from agent_gym.env import Reply
 from agent_gym.envs.function_calls.answers import first_right, right_calls
 from agent_gym.envs.function_calls.data import MULTI_TURN, categories_of, folder_of, load, schema_of
-from agent_gym.envs.function_calls.world import World
+from agent_gym.envs.function_calls.world import ApiObjects
 from agent_gym.errors import ConfigError
 from agent_gym.images import Content
 from agent_gym.tool_env import ToolEnv
@@ -44,7 +44,7 @@ class FunctionCallsEnv(ToolEnv):
 
     ## Reward
     - `valid` (weight 1): BFCL's verdict on the whole task. Several turns: after each turn of the user the state is that
-      of the gold calls, and the results so far hold those of the gold calls. One turn: the rules of BFCL's AST checker;
+      of the gold calls, and the results so far hold its results. One turn: the rules of BFCL's AST checker;
       in `irrelevance` no call.
     - `turns` (0): the share of the user's turns that are right.
 
@@ -55,7 +55,7 @@ class FunctionCallsEnv(ToolEnv):
     ## Arguments
     - `category`: a category, a group (`multi_turn`, `single_turn`, `live`, `all`) or a list of them ("multi_turn").
       Several turns: `multi_turn_base`, `multi_turn_miss_func`, `multi_turn_miss_param`, `multi_turn_long_context`. One
-      turn: `simple_python`, `multiple`, `parallel`, `parallel_multiple`, `irrelevance`, and those of users:
+      turn: `simple_python`, `multiple`, `parallel`, `parallel_multiple`, `irrelevance`, and from users:
       `live_simple`, `live_multiple`, `live_parallel`, `live_parallel_multiple`, `live_irrelevance`.
     - `official`: all tasks, in the original order, as split `test` (False). Four live ones have no right answer by the
       original's rules; they are here alone.
@@ -74,7 +74,7 @@ class FunctionCallsEnv(ToolEnv):
 
     ## Differences from the original
     Calls are JSON, and not Python that is evaluated. Function documents come without the returned fields and the hint
-    at Python's syntax. A call that is no JSON is answered with an error and counts as a turn; in `irrelevance` it
+    at Python's syntax. A call that is not JSON is answered with an error and counts as a turn; in `irrelevance` it
     counts as a call. Precision and exponents have a limit of 1000. Left out: Java and JavaScript, whose rules need
     parsers of these languages, `live_relevance`, which has no gold answers, web search and memory.
 
@@ -101,9 +101,11 @@ class FunctionCallsEnv(ToolEnv):
         max_calls_per_turn: int = 64,
         **kwargs: Any,
     ) -> None:
-        self._categories = categories_of(category)
+        if not isinstance(official, bool):
+            raise ConfigError(f"official is {official!r:.80}; it must be True or False")
+        categories = categories_of(category)
         self.folder = folder_of(data)
-        tasks = load(self.folder, self._categories, bool(official))
+        tasks = load(self.folder, categories, official)
         super().__init__(tasks, tools=(), max_turns=max_turns, max_calls_per_turn=max_calls_per_turn, **kwargs)
 
     def gold(self, task: Any) -> Any:
@@ -111,12 +113,14 @@ class FunctionCallsEnv(ToolEnv):
         return task["gold"]
 
     def begin(self, task: Any) -> str:
-        if not (isinstance(task, Mapping) and _KEYS <= task.keys()):
-            raise ConfigError(f"a task has the keys {', '.join(sorted(_KEYS))}, got {task!r:.80}")
+        several = isinstance(task, Mapping) and task.get("category") in MULTI_TURN
+        keys = _KEYS | ({"config", "classes"} if several else set())
+        if not (isinstance(task, Mapping) and keys <= task.keys()):
+            raise ConfigError(f"a task has the keys {', '.join(sorted(keys))}, got {task!r:.80}")
         self._task, self._world = task, None
-        if task["category"] in MULTI_TURN:
+        if several:
             long_context = task["category"] == "multi_turn_long_context"
-            self._world = World(self.folder, task["classes"], task["config"], long_context)
+            self._world = ApiObjects(self.folder, task["classes"], task["config"], long_context)
         self._place, self._steps, self._called, self._right = 0, 0, False, list[bool]()
         held_out = {name for names in task.get("added", {}).values() for name in names}
         self._documents = [one for one in task["functions"] if one["name"] not in held_out]
@@ -155,7 +159,7 @@ class FunctionCallsEnv(ToolEnv):
         if self._place == len(self._task["turns"]):
             return self._end()
         words = "\n".join(str(one["content"]) for one in self._task["turns"][self._place])
-        if names := self._task["added"].get(str(self._place)):
+        if names := self._task.get("added", {}).get(str(self._place)):
             added = [one for one in self._task["functions"] if one["name"] in names]
             self._documents = [*self._documents, *added]
             self._show()
@@ -164,7 +168,7 @@ class FunctionCallsEnv(ToolEnv):
         return Reply(words, source="user")
 
     def expert_action(self) -> str:
-        """Replay the gold calls: those of a turn in one turn, then a message without a call."""
+        """Replay the gold calls: all of a turn at once, then a message without a call."""
         gold, calls = self._task["gold"], list[tuple[str, dict[str, Any]]]()
         if self._world is None:
             calls = first_right(self._task["functions"], gold)

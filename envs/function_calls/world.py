@@ -30,8 +30,8 @@ _MOST_FILES = 20_000  # of a file system, counted along each path: copies of fol
 _MOST_TEXT = 4_000_000  # characters of one result
 
 
-class World:
-    """The objects of an episode: those that the policy changes, and those that the gold calls change.
+class ApiObjects:
+    """The objects of an episode: the ones that the policy changes, and the ones that the gold calls change.
 
     Args:
         folder: of the prepared wheel.
@@ -82,7 +82,7 @@ class World:
         """Run the gold calls of a turn, and return whether the policy's turn is right.
 
         It is if it has made calls where the gold turn has, the states of all objects agree, and the results so far
-        hold those of the gold calls. A turn without gold calls is right whatever is done.
+        hold the results of the gold calls. A turn without gold calls is right whatever is done.
         """
         self._done.append(("is_right", calls, made_calls))
         gold = self._gold = self._gold or self._objects()
