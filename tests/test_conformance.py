@@ -38,7 +38,8 @@ from agent_gym.transcript import check_tiling
 # Registration.
 
 
-def test_registry_rows_are_complete() -> None:
+def test_registry_rows_are_complete(tmp_path: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("AGENT_GYM_CACHE", str(tmp_path))  # nothing is prepared there
     ids = agent_gym.list_envs()
     assert len(set(ids)) == len(ids) > 0 and ids[: len(ENVS)] == [entry.id for entry in ENVS]
     for entry in ENVS:

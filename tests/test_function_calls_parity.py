@@ -9,6 +9,7 @@ import hashlib
 import json
 import random
 import sys
+import tempfile
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,10 @@ def test_hostile_actions_never_raise(category: str, folder: Path) -> None:
             assert json.dumps(info, allow_nan=False), name
 
 
-def test_an_episode_changes_nothing_of_the_process(folder: Path) -> None:
+def test_an_episode_changes_nothing_of_the_process(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # other processes leave files in the usual one
     subject = Subject(ENV_ID, {"category": "multi_turn", "data": str(folder)})
     for check in ("isolation", "determinism"):
         record = run_check(check, subject)
