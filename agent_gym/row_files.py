@@ -21,12 +21,14 @@ from typing import IO, Any, NamedTuple
 import ijson
 
 from agent_gym.errors import ConfigError, require
+from agent_gym.untrusted import lines_of
 
 Row = Mapping[str, Any]
 Placed = Iterator[tuple[str, Any]]
 LISTS = ("data", "rows", "examples", "instances", "questions", "problems", "items", "records", "samples")
 """The keys under which a JSON object may hold its list of rows, in small letters."""
 _STREAMED = 1 << 26  # bytes: ijson is some times slower than json, and needs no memory for the whole
+_LARGEST = 1 << 30  # bytes of a file that is read whole: a small compressed one may unpack to more than the memory
 _DEEPEST = 64  # levels of lists and objects in a row
 _TOO_DEEP = f"it is nested more than {_DEEPEST} levels deep"
 _LONGEST_CELL = 1 << 27  # characters of a cell of a CSV file
@@ -136,7 +138,7 @@ def _open(path: Path) -> IO[bytes]:
 def _lines(path: Path) -> Placed:
     number = 0
     with _open(path) as file:
-        for part in file:
+        for part in lines_of(file):
             for line in part.splitlines():  # of bytes: at the ends of lines of any system, and nowhere else
                 number += 1
                 if number == 1:
@@ -193,7 +195,9 @@ def _streamed(path: Path) -> Placed:
 
 def _whole(path: Path) -> Any:
     with _open(path) as file:
-        content = file.read().removeprefix(codecs.BOM_UTF8)
+        content = file.read(_LARGEST + 1).removeprefix(codecs.BOM_UTF8)
+    if len(content) > _LARGEST:
+        raise ConfigError(f"{path}: more than {_LARGEST:,} bytes of one JSON value; {_PER_LINE}")
     try:
         return json.loads(content.decode("utf-8"))
     except UnicodeDecodeError:
@@ -211,7 +215,7 @@ def _list(value: Any, path: Path) -> list[Any]:
 def _first_line_is_a_row(path: Path) -> bool:
     """Whether a file of objects has one per line, and more than one line."""
     with _open(path) as file:
-        filled = (line for line in file if line.strip())
+        filled = (line for line in lines_of(file) if line.strip())
         first, second = next(filled, b""), next(filled, b"")
     return bool(second) and isinstance(_of_line(first.removeprefix(codecs.BOM_UTF8)), dict)
 
@@ -301,15 +305,16 @@ def _table(path: Path) -> Placed:
     """Read a table whose first line names the columns; a cell may hold line breaks in quotation marks."""
     csv.field_size_limit(_LONGEST_CELL)
     with _texts(path) as file:
-        first = file.readline()
+        lines = lines_of(file)
+        first = next(lines, "")
         by_name = suffix_of(path.name).startswith(".tsv")
         separator = "\t" if by_name else max(_SEPARATORS, key=lambda one: len(_cells(first, one)))
         file.seek(0)
-        reader = csv.reader(file, delimiter=separator, strict=True)
+        reader = csv.reader(lines, delimiter=separator, strict=True)
         heads = [head.strip() for head in next(reader, [])]
         if _is_multiple_choice(heads):  # as MMLU's own files, which name no columns
             file.seek(0)
-            reader = csv.reader(file, delimiter=separator, strict=True)
+            reader = csv.reader(lines, delimiter=separator, strict=True)
             heads = ["question", *(chr(ord("A") + n) for n in range(len(heads) - 2)), "answer"]
         if twice := [head for head in heads if head and heads.count(head) > 1]:
             raise ConfigError(f"{path}, line 1: two columns are called {twice[0][:40]!r}")

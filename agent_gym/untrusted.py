@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, AnyStr
 
 MAX_BYTES = 64 << 20
 """Of a file of JSON or yaml that is read as a whole; trajectories are read line by line."""
@@ -181,11 +181,11 @@ def open_regular(path: Path) -> IO[bytes]:
     raise ValueError("it is no regular file")
 
 
-def lines_of(file: IO[bytes]) -> Iterator[bytes]:
-    """Read lines, which may be parts of a file larger than the memory, such as one with holes.
+def lines_of(file: IO[AnyStr]) -> Iterator[AnyStr]:
+    """Read lines, which may be parts of a file larger than the memory, such as one with holes or a compressed one.
 
     Raises:
-        ValueError: for a line of more than `MAX_LINE` bytes.
+        ValueError: for a line of more than `MAX_LINE` bytes, or characters of a text.
     """
     while line := file.readline(MAX_LINE + 1):
         if len(line) > MAX_LINE:

@@ -13,7 +13,7 @@ import gymnasium
 import pytest
 
 import agent_gym
-from agent_gym import ConfigError
+from agent_gym import ConfigError, row_files, untrusted
 from agent_gym.data import load_splits
 from agent_gym.row_splits import split_of, split_word
 
@@ -396,3 +396,17 @@ def test_what_is_nested_too_deeply_is_refused_with_its_line(tmp_path: Path, cont
     put(tmp_path / "a.json", f"[{content}]")
     with pytest.raises(ConfigError, match=r"a\.json.*(nested|not valid)"):
         load_splits(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.json.gz", "rows.csv.gz"])
+def test_a_compressed_file_that_unpacks_to_too_much_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(untrusted, "MAX_LINE", 1 << 16)
+    monkeypatch.setattr(row_files, "_LARGEST", 1 << 16)
+    begin, end = ("question,answer\n", ",1\n") if "csv" in name else ('[{"question": "', '", "answer": "1"}]\n')
+    content = begin + "a" * (1 << 20) + end
+    (path := tmp_path / name).write_bytes(gzip.compress(content.encode()))
+    assert path.stat().st_size < 2000
+    with pytest.raises(ConfigError, match="more than 65,536 bytes"):
+        list(row_files.read_rows(path))

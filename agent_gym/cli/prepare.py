@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent_gym.cli.parser import COLUMNS_HELP, CommandParser, check_output, columns, nearest, positive
+from agent_gym.cli.parser import COLUMNS_HELP, CommandParser, announce, check_output, columns, nearest, positive
 from agent_gym.doctor import STAGES, StageSettings, run_stage, write_report
 from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate.report import align
@@ -180,6 +180,7 @@ def doctor(argv: Sequence[str]) -> int:
     seen = 0 if arguments.cpu else require("torch", "train").cuda.device_count()
     gpus = arguments.gpus or seen
     if not argv and not seen:
+        announce("measuring a core")
         from agent_gym.doctor.laptop import report
 
         print("\n".join(report()))
@@ -196,6 +197,7 @@ def doctor(argv: Sequence[str]) -> int:
     setting = StageSettings((names if names != [""] else [str(i) for i in range(gpus)])[:gpus], str(folder.resolve()))
     results = []
     for stage in arguments.only or STAGES:
+        announce(f"trying {stage}")
         results.append(result := run_stage(setting, stage))
         print(f"{stage:<8} {result.status:<8} {result.seconds:>6.1f} s  {result.line}", flush=True)
         write_report(setting, results)

@@ -14,6 +14,7 @@ import posixpath
 import re
 from pathlib import Path
 
+import api
 import cards
 import settings
 import sources
@@ -54,7 +55,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages, and a page for each file of the repository that the others name."""
     texts = {file.src_uri: file.content_string for file in files.documentation_pages() if file.inclusion.is_included()}
-    made = {**cards.pages(), "settings.md": settings.page(), **notebooks.pages(ROOT)}
+    made = {**cards.pages(), "settings.md": settings.page(), "api.md": api.page(), **notebooks.pages(ROOT)}
     origins.update({uri: f"notebooks/{Path(uri).stem}.ipynb" for uri in made if uri.startswith("notebooks/")})
     for name, uri in sources.PAGES.items():
         made[uri] = (ROOT / name).read_text(encoding="utf-8")
