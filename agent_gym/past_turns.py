@@ -106,7 +106,28 @@ def numbered(messages: Sequence[Message], written: Written, *, unique: bool) -> 
 def render_conversation(
     renderer: ChatRenderer, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], seen: Sequence[int]
 ) -> list[int]:
-    """Do as `ChatRenderer.conversation`; `ConfigError` if the template does not show each turn of the policy."""
+    """Do as `ChatRenderer.conversation`; `ConfigError` if the template does not show each turn of the policy.
+
+    Messages that know their conversation (`KnownMessages`) are rendered from its end on, and need no `seen`.
+    """
+    if known := getattr(messages, "known", None):
+        return known.ids(renderer, messages, tools)
+    opening, *rest = pieces_of(renderer, messages, tools)
+    ids = _continued(renderer, seen, opening)
+    for turn_ids, piece in zip(sampled_in(messages), rest, strict=True):
+        ids += [*turn_ids, *renderer._closing(turn_ids, renderer._encode_pieces(piece))]
+    return ids
+
+
+def sampled_in(messages: Sequence[Message]) -> list[Sequence[int]]:
+    """Return the ids of each turn of the policy."""
+    return [message["token_ids"] for message in messages if "token_ids" in message]
+
+
+def pieces_of(
+    renderer: ChatRenderer, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+) -> list[list[str]]:
+    """Return the template's text before the first turn of the policy and after each, broken at special tokens."""
     turn = absent(_TURN, [message["content"] for message in messages], tools)
     talk: list[Message] = []
     # Of turns that are calls to the template: the mark, the answers, the words, and how many calls precede them.
@@ -132,14 +153,10 @@ def render_conversation(
     text = renderer._render(marked, tools=list(tools) or None, add_generation_prompt=True)
     for cut in cuts:
         text = _without_calls(renderer, text, *cut)
-    sampled = [message["token_ids"] for message in messages if "token_ids" in message]
-    opening, *rest = text.split(turn)
-    if len(rest) != len(sampled):
-        raise ConfigError(f"the chat template shows {len(rest)} of {len(sampled)} turns of the policy")
-    ids = _continued(renderer, seen, opening.split(mark))
-    for turn_ids, piece in zip(sampled, rest, strict=True):
-        ids += [*turn_ids, *renderer._closing(turn_ids, renderer._encode_pieces(piece.split(mark)))]
-    return ids
+    pieces, count = text.split(turn), len(sampled_in(messages))
+    if len(pieces) != count + 1:
+        raise ConfigError(f"the chat template shows {len(pieces) - 1} of {count} turns of the policy")
+    return [piece.split(mark) for piece in pieces]
 
 
 def _without_calls(

@@ -149,4 +149,4 @@ def _blocks(answer: Answer) -> list[dict[str, Any]]:
     return blocks
 
 
-PROTOCOL = WireProtocol(read, write, events, error)
+PROTOCOL = WireProtocol(read, write, events, error, opening="system")

@@ -23,6 +23,7 @@ from agent_gym.gateway import thing_at
 from agent_gym.gateway.agents import FunctionAgent, Output, ProgramAgent
 from agent_gym.gateway.exchange import HERMES, Answer, Refused, split_turn
 from agent_gym.gateway.history import History
+from agent_gym.gateway.known_turns import KnownMessages
 from agent_gym.gateway.server import Act, AgentSession, Ended, Exchange, shared_gateway
 from agent_gym.registry import make
 from agent_gym.tool_env import ToolEnv
@@ -234,7 +235,8 @@ class AgentEnv(TextEnv):
             # The template would not show the tools, so that the system prompt has to.
             first = messages[0] if messages[0]["role"] == "system" else {"role": "system", "content": ""}
             content = "\n\n".join(filter(None, [first["content"], self.parser.instructions(asked.tools)]))
-            messages = [{**first, "content": content}, *messages[messages[0] is first :]]
+            made = [{**first, "content": content}, *messages[messages[0] is first :]]
+            messages = KnownMessages(made, messages.known)
         if self.renderer is not None:
             self._prompt = self.renderer.conversation(messages, self.template_tools)
         self._exchange, self._messages, self._shown = exchange, messages, False

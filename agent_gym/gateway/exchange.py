@@ -90,6 +90,8 @@ class WireProtocol(NamedTuple):
     write: Callable[[Mapping[str, Any], Answer], dict[str, Any]]
     events: Callable[[Mapping[str, Any], Answer], Iterator[str]]
     error: Callable[[int, str], dict[str, Any]]
+    messages: str = "messages"  # the field of a body that grows
+    opening: str = ""  # the field that is read as a message in front of it
 
 
 def split_turn(

@@ -157,4 +157,4 @@ def _items(answer: Answer) -> list[dict[str, Any]]:
     return items
 
 
-PROTOCOL = WireProtocol(read, write, events, error)
+PROTOCOL = WireProtocol(read, write, events, error, "input", "instructions")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import queue
 import secrets
 import socket
@@ -24,9 +23,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from agent_gym.errors import EnvFailure, described
+from agent_gym.errors import EnvFailure
 from agent_gym.gateway import anthropic, chat, responses
-from agent_gym.gateway.exchange import Answer, Asked, Refused, WireProtocol
+from agent_gym.gateway.bodies import Bodies
+from agent_gym.gateway.exchange import Answer, Asked, Refused
 from agent_gym.serve.server import HTTPException, Request, Response, Route, Server, bind, get, json_response, read_body
 from agent_gym.transcript import plain_action
 
@@ -81,6 +81,7 @@ class AgentSession:
     on_answer: Callable[..., object] = lambda *turn: (
         None
     )  # gets each turn before it is answered, see `Journal.answered`
+    bodies: Bodies = field(default_factory=Bodies)  # the last ones, as far as they were read
     _inbox: queue.SimpleQueue[Exchange | Ended | Act] = field(default_factory=queue.SimpleQueue)
     _known: dict[bytes, Exchange] = field(default_factory=dict)  # the last exchange of each body
     _asked: list[Exchange] = field(default_factory=list)  # all: bodies may be equal, as in a vote
@@ -197,9 +198,12 @@ class Gateway:
             session.close()
         self._server.__exit__()
 
-    def _session(self, request: Request) -> AgentSession:
+    def _key(self, request: Request) -> str:
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
-        key = request.path_params.get("key") or request.headers.get("x-api-key") or bearer
+        return request.path_params.get("key") or request.headers.get("x-api-key") or bearer
+
+    def _session(self, request: Request) -> AgentSession:
+        key = self._key(request)
         if session := self._sessions.get(key):
             return session
         if not self._on_new:
@@ -221,7 +225,8 @@ class Gateway:
             if what not in PROTOCOLS:
                 raise Refused(404, f"there is no /v1/{what}; there are {', '.join(PROTOCOLS)}")
             content = await read_body(request, MAX_REQUEST_BYTES, "shorten the conversation")
-            body, asked = _read(protocol, content)
+            known = self._sessions.get(self._key(request))
+            body, asked = (known.bodies if known else Bodies()).read(protocol, content)
             again = request.headers.get(_RETRIED, "0") != "0"
             digest = hashlib.blake2b(what.encode() + b"\0" + content).digest()
             exchange = self._session(request).ask(digest, asked, again)
@@ -246,21 +251,6 @@ async def _send(request: Request, exchange: Exchange, events: Iterator[str]) -> 
         if await request.is_disconnected():  # data sent then is lost without an error
             return
     exchange.delivered = True
-
-
-def _read(protocol: WireProtocol, content: bytes) -> tuple[dict[str, Any], Asked]:
-    try:
-        body = json.loads(content.decode("utf-8", "replace"))
-        # JavaScript cuts a text in the middle of an emoji, and no tokenizer takes half of a surrogate pair.
-        body = json.loads(json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"))
-        if not isinstance(body, dict):
-            raise Refused(400, "the body must be a JSON object")
-        asked = protocol.read(body)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise Refused(400, f"the request cannot be read: {described(error)}") from error
-    if not asked.messages:
-        raise Refused(400, "the request has no messages")
-    return body, asked
 
 
 async def _result(request: Request, exchange: Exchange) -> Answer:
