@@ -89,7 +89,7 @@ def play_run(env: Any, index: int, run: Sequence[Sequence[Sequence[Call]]], spli
 
 def gold_run(env: Any) -> list[list[list[Call]]]:
     """The gold calls of the task that was reset, a step for each turn that has some."""
-    turns = [[env._world.arguments_of(text) for text in turn] for turn in env._task["gold"]]
+    turns = [[env._api.arguments_of(text) for text in turn] for turn in env._task["gold"]]
     return [[turn] if turn else [] for turn in turns]
 
 

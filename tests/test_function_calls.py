@@ -13,7 +13,8 @@ import pytest
 from bfcl_tools import ENV_ID
 
 import agent_gym
-from agent_gym import ConfigError
+from agent_gym import ConfigError, Sampled
+from agent_gym.chat import ChatRenderer
 from agent_gym.cli.main import main
 from agent_gym.envs.function_calls import data
 from agent_gym.envs.function_calls.answers import right_calls
@@ -156,6 +157,26 @@ def test_a_function_that_is_held_out_comes_with_its_message(world: Path, tokeniz
     env.step("I wait.")
     env.step(CALL("close", {"title": "a"}))
     assert env.step("Done.")[-1]["is_success"] and env.transcript.token_ids[: len(ids)] == ids
+
+
+@pytest.mark.filterwarnings("ignore:calls of tools")
+@pytest.mark.parametrize("name", ["llama3_1", "qwen3", "qwen3_5_nothink", "gptoss", "glm4moe", "gemma4"])
+def test_a_model_plays_in_its_own_language_and_the_user_speaks_as_a_user(name: str, world: Path) -> None:
+    """A parser that types arguments by schemas has to know the ones that a message brings."""
+    pytest.importorskip("trl")
+    from template_tools import decode, read_templates, tokenizer_of
+
+    text = next(text for known, text in read_templates().items() if known.partition("#")[0] == name)
+    renderer = ChatRenderer.of(tokenizer_of(text))
+    env = made(world, "multi_turn_miss_func", tokenizer=renderer)
+    env.reset(options={"index": 0})
+    while not env._over:
+        ids = renderer.encode_action(env.expert_action())
+        words, *_, info = env.step(Sampled(renderer.decode_action(ids), ids))
+        assert info["error"] is None
+        if len(info["messages"]) > 1 and not info["tool_calls"]:
+            assert info["messages"][1]["role"] == "user" and "user" in decode(renderer, info["token_ids"][len(ids) :])
+    assert info["is_success"]
 
 
 def test_the_twenty_first_step_of_a_turn_ends_the_task(world: Path) -> None:

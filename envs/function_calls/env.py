@@ -117,10 +117,10 @@ class FunctionCallsEnv(ToolEnv):
         keys = _KEYS | ({"config", "classes"} if several else set())
         if not (isinstance(task, Mapping) and keys <= task.keys()):
             raise ConfigError(f"a task has the keys {', '.join(sorted(keys))}, got {task!r:.80}")
-        self._task, self._world = task, None
+        self._task, self._api = task, None
         if several:
             long_context = task["category"] == "multi_turn_long_context"
-            self._world = ApiObjects(self.folder, task["classes"], task["config"], long_context)
+            self._api = ApiObjects(self.folder, task["classes"], task["config"], long_context)
         self._place, self._steps, self._called, self._right = 0, 0, False, list[bool]()
         held_out = {name for names in task.get("added", {}).values() for name in names}
         self._documents = [one for one in task["functions"] if one["name"] not in held_out]
@@ -142,7 +142,7 @@ class FunctionCallsEnv(ToolEnv):
         return self._opening_schemas if self._in_template else []
 
     def respond(self, action: str) -> Reply:
-        if self._world is None:
+        if self._api is None:
             return self._judge(self.parser.parse(action))
         reply = super().respond(action)
         self._steps += bool(reply.tool_calls)
@@ -153,8 +153,8 @@ class FunctionCallsEnv(ToolEnv):
 
     def answer(self, text: str) -> Reply:
         """End a turn of the user: judge it, and give the next message."""
-        assert self._world is not None
-        self._right.append(self._world.is_right(self._task["gold"][self._place], self._called))
+        assert self._api is not None
+        self._right.append(self._api.is_right(self._task["gold"][self._place], self._called))
         self._place, self._steps, self._called = self._place + 1, 0, False
         if self._place == len(self._task["turns"]):
             return self._end()
@@ -165,15 +165,16 @@ class FunctionCallsEnv(ToolEnv):
             self._show()
             schemas = "\n".join(json.dumps(schema_of(one)) for one in added)
             words = f"There are more functions now:\n{schemas}\nPlease try it with them."
-        return Reply(words, source="user")
+        # A user speaks, also where the template has a role for answers of the world.
+        return Reply(messages=[{"role": "user", "content": words}], source="user")
 
     def expert_action(self) -> str:
         """Replay the gold calls: all of a turn at once, then a message without a call."""
         gold, calls = self._task["gold"], list[tuple[str, dict[str, Any]]]()
-        if self._world is None:
+        if self._api is None:
             calls = first_right(self._task["functions"], gold)
         elif not self._called:
-            calls = [self._world.arguments_of(one) for one in gold[self._place]]
+            calls = [self._api.arguments_of(one) for one in gold[self._place]]
         words = "Done." if self._called else "I cannot do that."
         return "\n".join(self.parser.render(*one) for one in calls) or words
 
@@ -191,19 +192,19 @@ class FunctionCallsEnv(ToolEnv):
         return [self._run_one(call) for call in calls]
 
     def _run_one(self, call: ToolCall) -> ToolResult:
-        assert self._world is not None
+        assert self._api is not None
         if call.error:
             return ToolResult(f"Error: {call.error}", error=True)
         self._called = True
         # A function that is held out can be called, as in the original: its document alone is missing.
-        if call.name not in self._world.functions:
+        if call.name not in self._api.functions:
             known = ", ".join(self.tools)
             return ToolResult(f"Error: unknown function {call.name[:80]!r}; available: {known}", error=True)
         try:
             arguments = copy.deepcopy(dict(call.arguments))
         except RecursionError:
             return ToolResult("Error: the arguments are nested too deeply", error=True)
-        return ToolResult(*self._world.call(call.name, arguments))
+        return ToolResult(*self._api.call(call.name, arguments))
 
     def _judge(self, calls: Sequence[ToolCall]) -> Reply:
         """Compare the calls of the only turn with the right ones."""
