@@ -61,6 +61,13 @@ class Original:
         entry = {"initial_config": task["config"], "involved_classes": task["classes"], "id": task["id"]}
         return bool(self.turns.multi_turn_checker(texts, task["gold"], entry, "", "m")["valid"])
 
+    def gold_results(self, task: Mapping[str, Any]) -> list[str]:
+        """Its results of the gold calls."""
+        long_context = "long_context" in task["category"]
+        given = (task["config"], task["classes"], "gold", task["id"], long_context, True)
+        results = [self.objects.execute_multi_turn_func_call(calls, *given)[0] for calls in task["gold"]]
+        return [text for turn in results for text in turn]
+
     def right_answer(self, task: Mapping[str, Any], calls: Sequence[Call]) -> bool:
         output = [{name: dict(arguments)} for name, arguments in calls]
         try:

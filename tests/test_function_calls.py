@@ -27,6 +27,7 @@ from agent_gym.tools import HermesParser
 CALL = HermesParser().render
 CLASS = """
 import random
+from datetime import datetime
 from bfcl_eval.eval_checker.multi_turn_eval.func_source_code.long_context import MORE
 
 OPEN = []
@@ -47,7 +48,8 @@ class TicketAPI:
         return {"titles": [one["title"] for one in self.tickets]}
 
     def opened(self):
-        return {"open": len(OPEN), "more": len(self.more)}
+        year = datetime.strptime("2026-01-01", "%Y-%m-%d").year  # it imports, too
+        return {"open": len(OPEN), "more": len(self.more), "year": year}
 
     def power(self, base, exponent):
         return {"result": base**exponent}
@@ -217,10 +219,11 @@ def test_episodes_share_nothing_and_copies_continue(world: Path) -> None:
         for env in envs:
             env.reset(options={"index": 0})
             env.step(CALL("create", {"title": "a"}))
+    opened = '{"open": 1, "more": 2, "year": 2026}'
     for env in envs:  # a list of a module, which the class changes, counts the calls of this episode alone
         for other in (pickle.loads(pickle.dumps(env)), copy.deepcopy(env)):
-            assert [other.step(CALL("opened", {}))[0], other.step("Done.")[0]] == ['{"open": 1, "more": 2}', "And 0?"]
-        assert env.step(CALL("opened", {}))[0] == '{"open": 1, "more": 2}'
+            assert [other.step(CALL("opened", {}))[0], other.step("Done.")[0]] == [opened, "And 0?"]
+        assert env.step(CALL("opened", {}))[0] == opened
     rows = envs[0].tasks["test"]
     assert rows[0]["config"] == {"TicketAPI": {"tickets": [], "seed": 3}}
 

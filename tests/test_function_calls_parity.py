@@ -57,13 +57,17 @@ def original(folder: Path) -> Original:
 
 
 @pytest.mark.parametrize(("category", "size"), [*zip(MULTI_TURN + SINGLE_TURN + LIVE, SIZES, strict=True)])
-def test_the_gold_calls_of_each_task_are_right(category: str, size: int, folder: Path) -> None:
+def test_the_gold_calls_of_each_task_are_right_with_the_results_of_the_original(
+    category: str, size: int, folder: Path, original: Original
+) -> None:
     env = tasks_of(folder, category)
     rows, wrong = env.tasks["test"], set()
     assert len(rows) == size
     for index, row in enumerate(rows):
         *_, (_, reward, terminated, _, info) = expert_episode(env, options={"split": "test", "index": index})
         assert terminated and (reward == 1.0) == info["is_success"]
+        if category in MULTI_TURN:
+            assert env._api._results == original.gold_results(row), row["id"]
         wrong |= set() if info["is_success"] else {row["id"]}
     assert wrong == {row["id"] for row in rows} & UNSOLVABLE
 

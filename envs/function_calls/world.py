@@ -22,7 +22,6 @@ from typing import Any
 from agent_gym.envs.function_calls.data import MODULES, SOURCES, documents_of, gold_calls, read
 from agent_gym.errors import require
 
-_IMPORTS = {"copy", "datetime", "decimal", "math", "random", "typing"}
 _UNUSED = {"subprocess"}  # imported by the file system, and never used
 # The largest digits, exponents and bases: the original computes 10 ** 10 ** 9 if it is asked to.
 _LARGEST = {"precision": 1000, "decimal_places": 1000, "exponent": 1000, "base": 10**15}
@@ -121,8 +120,6 @@ class ApiObjects:
                     return SimpleNamespace(mp=context, log=context.log)
                 if name.startswith("bfcl_eval."):
                     return self._module(folder, name.rpartition(".")[2])
-                if name not in _IMPORTS | _UNUSED:
-                    raise ImportError(f"{name} is not for API classes")
                 return ModuleType(name) if name in _UNUSED else __import__(name, globals, locals, fromlist, level)
 
             made = self._modules[name] = ModuleType(name)
