@@ -69,6 +69,15 @@ def training_state(shape: ModelShape, sharding: str, processes: int, lora_rank: 
     return TrainingState(shares + 2 * 2 * shape.layer, 4 * t / n, 8 * t / n)
 
 
+def adapter_inputs(shape: ModelShape) -> int:
+    """Bytes per token that the adapters of one layer keep under autocast: a bf16 copy of each projection's input.
+
+    PEFT casts the input to the adapter's float32 and autocast casts it back, once per adapter: of queries, keys and
+    values, of the output, of the MLP's two halves, and of their product (peft 0.21, `tuners/lora/layer.py`).
+    """
+    return 2 * (5 * shape.hidden + shape.query_width + shape.mlp)
+
+
 def layer_activations(shape: ModelShape, residual: int = 2) -> int:
     """Bytes per token that one layer keeps for its backward pass, in bf16 with attention that stores no scores.
 
@@ -90,19 +99,20 @@ def layer_inputs(shape: ModelShape, tokens: int, residual: int = 2) -> int:
     return tokens * shape.layers * residual * shape.hidden
 
 
-def activations(shape: ModelShape, tokens: int, sharding: str, residual: int = 2) -> int:
+def activations(
+    shape: ModelShape, tokens: int, sharding: str, residual: int = 2, *, adapters: bool = False, waiting: int = 0
+) -> int:
     """Bytes while the backward pass of a layer runs, besides the state.
 
     The layer has all of its activations, with gradients of two of the MLP's widest. `tokens` counts the padding of the
     micro-batch. Under FSDP2 the layer's gradient is whole in bf16, and that of the head in fp32, on its way to its
-    shares: it is let go of when the next one leaves (torch 2.13, `_fsdp_param_group.py`).
+    shares: it is let go of when the next one leaves (torch 2.13, `_fsdp_param_group.py`). `adapters` are float32 ones
+    under autocast; ZeRO has them in bf16, and casts nothing. Where the head is the embedding, its gradient waits in the
+    weight's type until the backward pass has reached the embedding (`waiting`).
     """
+    kept = layer_activations(shape, residual) + (adapter_inputs(shape) if adapters else 0)
     whole = 2 * shape.layer + 4 * shape.embedding if sharding == "fsdp2" else 0
-    return (
-        layer_inputs(shape, tokens, residual)
-        + tokens * (layer_activations(shape, residual) + 2 * 2 * shape.mlp)
-        + whole
-    )
+    return layer_inputs(shape, tokens, residual) + tokens * (kept + 2 * 2 * shape.mlp) + whole + waiting
 
 
 def head(shape: ModelShape, tokens: int, sharding: str, residual: int = 2, *, trained: bool = True) -> int:
@@ -202,6 +212,8 @@ def plan(
         samplers = servers // tensor_parallel * tensor_parallel if servers else trainers
         cache_tokens = int(max(0.0, cache) * samplers // cache_per_token(shape))
         residual = 4 if config in ("single", "ddp") and not rank else 2
+        adapters = bool(rank) and config in ("single", "ddp")
+        waiting = 0 if rank or not shape.tied or config == "fsdp2" else residual * shape.embedding
         estimates.append(
             MemoryEstimate(
                 layout="server" if servers else "colocate",
@@ -211,7 +223,7 @@ def plan(
                 servers=servers,
                 tensor_parallel=tensor_parallel,
                 state=state,
-                activations=activations(shape, tokens, config, residual),
+                activations=activations(shape, tokens, config, residual, adapters=adapters, waiting=waiting),
                 head=head(shape, tokens, config, residual, trained=not rank),
                 engine=engine,
                 cache=cache,
