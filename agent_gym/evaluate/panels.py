@@ -195,21 +195,27 @@ def played_panel(episodes: Sequence[Episode]) -> Panel:
     opened = {one.task_id: one for one in episodes if one.messages}
     rows: list[dict[str, Any]] = []
     with opened_env(spec.env_id, spec.env_kwargs) as env:
+        described = _descriptions(env.unwrapped)
         for task_id, episode in opened.items():
             number = task_id.rpartition("/")[2]
             index = int(number) if number.isdecimal() else len(rows)
-            messages = _plain(env.unwrapped, episode.initial_messages)
+            messages = _plain(described, episode.initial_messages)
             rows.append(_row(env.unwrapped, index, task_id, messages, episode.tools))
     return Panel.of("", spec.env_id, spec.env_kwargs, spec.split or "", rows)
 
 
-def _plain(env: Any, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _descriptions(env: Any) -> list[str]:
+    """Return how a system prompt may describe the tools: in the form of the environment's parser, or of a model's."""
     parser = getattr(env, "parser", None)
+    if not (parser and parser.in_templates and env.tool_schemas):
+        return []
+    return [one.instructions(env.tool_schemas) for one in (parser, *families())]
+
+
+def _plain(described: Sequence[str], messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     first, *rest = messages
-    if not (parser and parser.in_templates and env.tool_schemas) or first["role"] != "system":
+    if first["role"] != "system":
         return messages
-    # In the form of the environment's parser, or in that of the model that played.
-    described = (one.instructions(env.tool_schemas) for one in (parser, *families()))
     added = next(filter(first["content"].endswith, described), "")
     if not added:
         return messages
