@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,28 @@ def test_the_log_has_the_operations_of_the_tokens_that_were_computed(
         meter.after_forward(torch.arange(100))  # scores, which are no part of the update
     assert meter.after_backward({}, 0.5)["perf/mfu"] == pytest.approx(2 * (per_token - 2 * frozen.numel()) / 0.5e9)
     assert meter.after_backward({}, 0.5)["perf/mfu"] == 0.0
+
+
+@pytest.mark.parametrize("limit", [40, 4000])
+def test_openings_that_span_passes_are_told_with_the_flag_that_changes_it(tmp_path: Path, limit: int) -> None:
+    """A group of four with an opening of more tokens than a pass may have, and a limit that holds all of it."""
+    trainer = make_trainer(tmp_path, max_steps=2, num_iterations=1, micro_batch_tokens=limit)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        trainer.train()
+    assert trainer.shares_prefixes
+    lines = [str(one.message) for one in told if "openings span several passes" in str(one.message)]
+    assert len(lines) == (limit == 40), lines
+    log = trainer.state.log_history[0]
+    for line in lines:
+        computed, distinct = (
+            int(number.replace(",", "")) for number in re.findall(r"([\d,]+) (?:tokens|differ)", line)
+        )
+        assert computed == log["update/tokens_computed"] > 1.1 * distinct
+        needed = int(re.findall(r"--micro_batch_tokens (\d+)", line)[0])
+        again = make_trainer(tmp_path / "again", max_steps=1, num_iterations=1, micro_batch_tokens=needed)
+        again.train()
+        assert again.state.log_history[0]["update/tokens_computed"] < 0.9 * computed
 
 
 @pytest.mark.parametrize(

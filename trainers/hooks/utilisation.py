@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from agent_gym.distributed import gather
+from agent_gym.trainers.batch import Batch, common_prefixes
 from agent_gym.trainers.hook import Hook
 
 PEAK = {
@@ -40,7 +42,8 @@ class UpdateMeter(Hook):
     counted, while PaLM (arXiv:2204.02311, appendix B) adds it; for long rows the true share is higher.
     """
 
-    def __init__(self, model: Any, device: torch.device) -> None:
+    def __init__(self, model: Any, device: torch.device, batch: Callable[[], Batch | None] = lambda: None) -> None:
+        self._batch: Callable[[], Batch | None] | None = batch  # of the update, until it was looked at
         self._peak, self._tokens, self._in_rows = peak_of(device), 0, 0
         self._per_token = 0  # operations per token
         for parameter in model.parameters():
@@ -57,11 +60,47 @@ class UpdateMeter(Hook):
     def after_backward(self, metrics: Mapping[str, float], seconds: float) -> dict[str, float]:
         """Return the tokens of an update, and its MFU if the device is known, and begin the next count."""
         tokens, in_rows, self._tokens, self._in_rows = self._tokens, self._in_rows, 0, 0
+        if self._batch is not None and (batch := self._batch()) is not None:
+            self._batch = None  # once in a run: the rows of later updates are alike
+            if told := recomputed(batch, tokens):
+                warnings.warn(told, RuntimeWarning, stacklevel=2)
         rows, computed = (float(sum(of_all)) for of_all in zip(*gather((in_rows, tokens)), strict=True))
         found = {"update/tokens": rows, "update/tokens_computed": computed}
         return found if self._peak is None else {**found, "perf/mfu": self._per_token * tokens / (seconds * self._peak)}
 
 
+def recomputed(batch: Batch, computed: int) -> str:
+    """Return a line about openings that several passes of an update computed, "" where these are under a tenth.
+
+    Args:
+        batch: its rows; `input_ids`, `attention_mask` (B, T) and `episode_of` (B,) are read.
+        computed: the tokens that its passes computed.
+    """
+    owned, lengths = (batch["episode_of"] >= 0).cpu(), batch["attention_mask"].sum(1).cpu()
+    rows = [ids[:n].tolist() for ids, n in zip(batch["input_ids"].cpu()[owned], lengths[owned], strict=True)]
+    order = sorted(range(len(rows)), key=rows.__getitem__)
+    common = common_prefixes(rows, order)
+    together = [0]  # distinct tokens of rows that share at least half of each with the one before
+    for row in order:
+        new = len(rows[row]) - common[row]
+        if common[row] >= len(rows[row]) / 2:
+            together[-1] += new
+        else:
+            together.append(len(rows[row]))
+    distinct = sum(len(row) for row in rows) - sum(common)
+    if computed <= 1.1 * distinct:
+        return ""
+    cure = f"--micro_batch_tokens {max(together)} lets a pass hold the rows of a group, which takes more memory"
+    return (
+        f"an update computes {computed:,} tokens, of which {distinct:,} differ, as openings span several passes: {cure}"
+    )
+
+
 def attach(trainer: Any) -> None:
     """Attach always: on an unknown device the hook counts tokens alone."""
-    trainer.add_callback(UpdateMeter(trainer.model, trainer.accelerator.device))
+
+    def batch() -> Batch | None:
+        chunks = trainer._buffered_inputs if trainer.shares_prefixes and trainer.args.micro_batch_tokens else None
+        return None if chunks is None else chunks[trainer._position % len(chunks)]
+
+    trainer.add_callback(UpdateMeter(trainer.model, trainer.accelerator.device, batch))
