@@ -38,7 +38,12 @@ SCRIPTS = {run_path(str(path))["ENV_ID"]: path for path in sorted((ROOT / "tests
 
 FILE = ROOT / "registry" / "baselines.json"
 # The expert of these finds out what there is to know, as a policy has to.
-EXPERTS = {"AgentR1/Bisect-v0": "halves what is left, and reads no gold answer"}
+EXPERTS = {
+    "AgentR1/Bisect-v0": "halves what is left, and reads no gold answer",
+    "AgentR1/Sokoban-v0": "searches the board, and reads no gold answer",
+    "AgentR1/FrozenLake-v0": "value iteration, and reads no gold answer",
+    "AgentR1/Countdown-v0": "searches all expressions, and reads no gold answer",
+}
 # What a run calls a policy, to what the card calls it; the controls stay in RESULTS.md.
 POLICIES = {"imitation": "imitation", "expert imitation": "imitation", "GRPO policy": "after GRPO"}
 

@@ -178,6 +178,8 @@ def test_gold_never_shows(env_id: str) -> None:
     """Play badly on tasks whose gold answer could not stand anywhere by chance, and does not in the question."""
     if env_id == "AgentR1/Bisect-v0":
         pytest.skip("what is left may have that number, too; tests/test_bisect.py compares each answer as a whole")
+    if env_id == "AgentR1/Bandit-v0":
+        pytest.skip("the question names both arms")
     env = gymnasium.make(env_id)
     checked = 0
     for index in range(400):
@@ -207,13 +209,18 @@ def test_expert_solves_the_tasks(env_id: str, split: str) -> None:
     env = gymnasium.make(env_id)
     most = 20 if env_id == "AgentR1/Terminal-v0" else 100  # each task of the former starts a shell
     for index in range(min(most, len(env.unwrapped.tasks[split]))):
-        *_, (_, reward, terminated, truncated, info) = expert_episode(
-            env, seed=0, options={"split": split, "index": index}
-        )
+        for seed in range(8 if env_id == "AgentR1/FrozenLake-v0" else 1):  # the best player falls into holes, too
+            *_, (_, reward, terminated, truncated, info) = expert_episode(
+                env, seed=seed, options={"split": split, "index": index}
+            )
+            if info["is_success"]:
+                break
         assert info["is_success"] and terminated and not truncated, f"{split}/{index}"
         if env_id == "AgentR1/Bargain-v0":
             assert reward > 0  # two divide what there is
             continue
+        if env_id == "AgentR1/Bandit-v0":
+            continue  # the better arm pays by chance
         # The first reward term is the outcome itself; what stands behind it is for the way there.
         assert reward >= env.unwrapped.weights[next(iter(type(env.unwrapped).reward_weights))] > 0
 

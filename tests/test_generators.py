@@ -129,6 +129,10 @@ CONTENT: dict[str, Callable[[Any], Any]] = {
     "Bisect-v0": lambda task: task,  # how many commits, and the culprit
     "Support-v0": lambda row: row["task_key"],  # the customer's name, and all requests
     "Bargain-v0": lambda row: row["deal_key"],  # the pool, the role, and what it reads of the values
+    "Sokoban-v0": lambda row: row["board"],
+    "FrozenLake-v0": lambda row: row["map"],
+    "Bandit-v0": lambda row: row["arms"],
+    "Countdown-v0": lambda row: (sorted(row["nums"]), row["target"]),
 }
 RESTATED = {"HotpotQA-v0": 0.02, "WebShop-v0": 0.03, "GSM8K-v0": 0.03, "ReTool-v0": 0.2}
 """Share of an evaluation that asks for the same in other words, or with other names and things, at most."""

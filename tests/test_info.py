@@ -61,14 +61,15 @@ def test_info_prints_the_card(capsys: pytest.CaptureFixture[str]) -> None:
 def test_each_id_that_can_be_made_has_baselines_and_its_expert_is_the_best_of_them() -> None:
     known = json.loads(files("agent_gym.registry").joinpath("baselines.json").read_text(encoding="utf-8"))
     assert [env_id for env_id in known if env_id in IDS] == IDS
-    for about in known.values():
+    for env_id, about in known.items():
         success = {who: float(share.rstrip("%")) for who, _, share, _ in about["rows"]}
-        assert success["expert"] == 100.0 and success["random"] < 60.0
+        slippery = env_id == "AgentR1/FrozenLake-v0"  # the best player falls into holes, too
+        assert (success["expert"] == 100.0 or slippery) and success["random"] < 60.0
 
 
 def test_a_card_says_where_a_script_without_learning_solves_nearly_all() -> None:
     said = {entry.id for entry in ENVS if "**A script without learning" in "\n".join(baselines([entry]))}
-    names = ("GSM8K", "HotpotQA", "ALFWorld", "Bisect", "Support")
+    names = ("GSM8K", "HotpotQA", "ALFWorld", "Bisect", "Support", "Sokoban", "Countdown")
     assert said == {f"AgentR1/{name}-v0" for name in names}
 
 
