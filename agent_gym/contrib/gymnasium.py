@@ -1,8 +1,9 @@
-"""Any `gymnasium.Env` whose observations and actions are texts, as a `TextEnv` with spans and masks.
+"""Any `gymnasium.Env` whose observations are or become texts, as a `TextEnv` with spans and masks.
 
     env = FromGymnasium(lambda: SomeTextEnv(level=2))                      # a task is a seed
     env = FromGymnasium(make_episode, tasks={"train": ids, "test": others})  # or the arguments of `make_episode`
     env = FromGymnasium(lambda: House(), success="won")                      # info["won"] says whether it is solved
+    env = FromGymnasium("FrozenLake-v1", describe=shown, actions=["Left", "Down", "Right", "Up"])  # numbers, as texts
 
 A world that makes an environment per task, as tau2-bench's `AgentGymEnv(domain, task_id, solo_mode=True)`, is of the
 second kind.
@@ -21,6 +22,7 @@ import numpy as np
 
 from agent_gym.env import Reply, TextEnv
 from agent_gym.errors import ConfigError, shown
+from agent_gym.rewards import after_thought, tagged_answer
 from agent_gym.tool_results import MAX_RESULT_CHARS, checked_limit, cut_text
 
 # A task is a seed, and a split a range of them.
@@ -44,11 +46,17 @@ class FromGymnasium(TextEnv):
             `info`. It is True or False, 0 or 1, or an array or list of one of these. The last one that was said counts,
             whatever is paid and when; a step without it leaves it as it was.
         max_chars: see above; at least 100.
-        **kwargs: see `TextEnv`; a system prompt may say how actions are written, where observations do not.
+        describe: a function of an observation and the environment that returns a text, for observations that are none.
+        actions: names of the actions of a `Discrete` space, in its order; by default their numbers. A turn is one of
+            them, in any case, or has it in `<answer>`. Anything else is answered by a line that names them, and does
+            nothing.
+        **kwargs: see `TextEnv`; a system prompt may say how actions are written, where observations do not. By default
+            it names the actions of a `Discrete` space.
 
     Raises:
-        ConfigError: if the environment cannot be made, if its observation is not a text, or if `success` names nothing
-            that it ever says, or something else than yes or no.
+        ConfigError: if the environment cannot be made, if its observation is not a text and there is no `describe`, or
+            `describe` returns none, if `actions` does not fit the space, or if `success` names nothing that it ever
+            says, or something else than yes or no.
     """
 
     reward_weights: ClassVar[Mapping[str, float]] = {"reward": 1.0}
@@ -62,8 +70,13 @@ class FromGymnasium(TextEnv):
         success_reward: float = 1.0,
         success: str | Callable[[Mapping[str, Any]], Any] | None = None,
         max_chars: int = MAX_RESULT_CHARS,
+        describe: Callable[[Any, Any], str] | None = None,
+        actions: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
+        if not (describe is None or callable(describe)):
+            raise ConfigError(f"describe is {shown(describe)}; it must be a function of an observation and the world")
+        self._describe, self._given = describe, actions
         if not (success is None or isinstance(success, str) or callable(success)):
             raise ConfigError(f"success is {shown(success)}; it must be a name in info, such as 'won', or a function")
         self._per_task = tasks is not None
@@ -82,6 +95,9 @@ class FromGymnasium(TextEnv):
         self._success_reward, self._success = success_reward, success
         self._won: bool | None = None  # as the world said it last
         self._max_chars = checked_limit(max_chars)
+        self._names = names = [] if self._inner is None else action_names(self._inner.action_space, actions)
+        if names and kwargs.get("system_prompt") is None:
+            kwargs = {**kwargs, "system_prompt": f"Answer with one of these actions: {', '.join(names)}."}
         super().__init__(SEEDS if tasks is None else tasks, **{"max_turns": 100, **kwargs})
         self._budget = self.max_turns
 
@@ -90,12 +106,21 @@ class FromGymnasium(TextEnv):
         if self._per_task:
             self.close()
             self._inner = self._make(task)
+        self._names = action_names(self._inner.action_space, self._given)
         seed = int(self.np_random.integers(2**31)) if self._per_task else int(task)
         observation, _ = self._inner.reset(seed=seed)
         return self._text(observation)
 
     def respond(self, action: str) -> Reply:
-        observation, reward, terminated, truncated, info = self._inner.step(action)
+        chosen: Any = action
+        if self._names:
+            said = (tagged_answer(action) or after_thought(action)).strip().lower()
+            known = [name.lower() for name in self._names]
+            if said not in known:
+                error = f"Answer with one of these actions: {', '.join(self._names)}."
+                return Reply(error, terms={"reward": 0.0}, error="no such action")
+            chosen = int(self._inner.action_space.start) + known.index(said)
+        observation, reward, terminated, truncated, info = self._inner.step(chosen)
         if truncated:
             self.max_turns = self.turn + 1  # this was the last one
         over = bool(terminated or truncated)
@@ -127,11 +152,35 @@ class FromGymnasium(TextEnv):
         if self._inner is not None:
             self._inner.close()
 
+    @property
+    def random_action(self) -> Callable[[np.random.Generator], str]:
+        """A function that draws the name of an action, only there in a `Discrete` space."""
+        if not (names := self._names):
+            raise AttributeError("random_action")
+        return lambda rng: names[int(rng.integers(len(names)))]
+
     def _text(self, observation: Any) -> str:
-        if not isinstance(observation, str):
-            what = f"{shown(observation)}; only environments whose observations are texts can be wrapped"
-            raise ConfigError(f"the observation of {type(self._inner.unwrapped).__name__} is {what}")
-        return cut_text(observation, self._max_chars)
+        text, world = observation, type(self._inner.unwrapped).__name__
+        if self._describe is not None:
+            text = self._describe(observation, self._inner)
+        if not isinstance(text, str):
+            said = f"what describe returned of {world}" if self._describe else f"the observation of {world}"
+            cure = "it must return a text" if self._describe else "give describe=, a function that makes it a text"
+            raise ConfigError(f"{said} is {shown(text)}; {cure}")
+        return cut_text(text, self._max_chars)
+
+
+def action_names(space: Any, given: Any) -> list[str]:
+    """Return the names of the actions of a `Discrete` space, [] for any other; `ConfigError` if they do not fit."""
+    count = int(space.n) if isinstance(space, gymnasium.spaces.Discrete) else 0
+    if given is None:
+        return [str(int(space.start) + action) for action in range(count)]
+    names = [*given] if isinstance(given, list | tuple) else []
+    plain = {one.lower() for one in names if isinstance(one, str) and one.strip() == one != ""}
+    if not count or len(plain) != count or len(names) != count:
+        wanted = f"a list of {count} different names" if count else "left out: only a Discrete space takes names"
+        raise ConfigError(f"actions is {shown(given)}, and the action space {space}; it must be {wanted}")
+    return names
 
 
 def yes_or_no(value: Any, name: str) -> bool:
