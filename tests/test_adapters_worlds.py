@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from openai_tools import Server, serving
 
 import agent_gym
 from agent_gym import ConfigError, EnvFailure
@@ -303,7 +304,37 @@ class TestTextArena:
         *_, info = env.step("[garbage]")
         assert info["is_success"] is False, "the policy's own invalid moves lose the game, as before"
         with pytest.raises(ConfigError, match="opponent is 'me'"):
-            FromTextArena("TicTacToe-v0", opponent="me")  # type: ignore[arg-type]
+            FromTextArena("TicTacToe-v0", opponent="me")
+        with pytest.raises(ConfigError, match="not for 3 player"):
+            FromTextArena("TicTacToe-v0", opponent=garbles, players=3)
+
+    def test_an_opponent_plays_all_other_players(self) -> None:
+        def plays(observation: str, rng: Any) -> str:
+            return f"[{rng.integers(25)}]"
+
+        env: Any = agent_gym.make("AgentR1/TextArena-v0", game="ThreePlayerTicTacToe-v0", opponent=plays).unwrapped
+        assert env._players == 3
+        seen = [env.reset(seed=4)[0], env.step("[12]")[0]]
+        assert seen == [env.reset(seed=4)[0], env.step("[12]")[0]] and all("[Player" in text for text in seen[1:])
+
+    def test_a_served_model_is_an_opponent_with_a_conversation(self) -> None:
+        pytest.importorskip("openai")
+        answers = [(200, {"choices": [{"message": {"content": cell}}]}) for cell in ("[0]", "[1]", "[7]")]
+        server = Server(*answers, (400, {}))
+        with serving(server) as address:
+            env: Any = agent_gym.make("AgentR1/TextArena-v0", game="TicTacToe-v0", opponent=address)
+            env.reset(seed=0)
+            for cell in (4, 8):
+                env.step(f"[{cell}]")
+            asked = [content["messages"] for path, content, _ in server.asked if path.endswith("/chat/completions")]
+            assert [message["role"] for message in asked[1]] == ["user", "assistant", "user"]
+            assert "[4]" in asked[0][-1]["content"] and "[8]" in asked[1][-1]["content"]
+            env.reset(seed=0)
+            env.step("[4]")
+            last = [content["messages"] for path, content, _ in server.asked if path.endswith("/chat/completions")][-1]
+            assert len(last) == 1, "an episode begins a conversation of its own"
+            with pytest.raises(EnvFailure, match="the opponent did not answer"):
+                env.step("[8]")
 
     def test_long_observations_are_cut_with_a_mark(self) -> None:
         from agent_gym.contrib.textarena import FromTextArena
