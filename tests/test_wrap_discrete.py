@@ -110,7 +110,7 @@ def test_a_wrong_description_is_named(kwargs: dict[str, Any], words: str) -> Non
 def test_a_wrapped_lake_is_certified() -> None:
     gymnasium.register("Test/Lake-v0", entry_point=wrap, kwargs={"make": "FrozenLake-v1", "describe": told})
     try:
-        for check in ("contract", "isolation", "fuzz"):
+        for check in ("contract", "fuzz"):
             record = run_check(check, Subject("Test/Lake-v0", quick=True))
             assert record.verdict == "pass", record
     finally:
