@@ -27,7 +27,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.messages import Message, is_answer
 from agent_gym.past_turns import pieces_of, sampled_in
 
-_LAST = 2  # turns that are always in the short conversation
+_LAST = 2  # turns at the end that are always in the short conversation, and so many at the beginning
 _MOST_KINDS = 12
 _LITERAL = re.compile(r"""'([^'\\\n]{2,60})'|"([^"\\\n]{2,60})\"""")
 _EDITS = "the chat template edits earlier turns"
@@ -115,7 +115,8 @@ class KnownTurns:
         None where the template edits what precedes that turn, or refuses the short conversation.
         """
         ends = [*self._turns, len(self._messages)]
-        opening, chosen = self._messages[: ends[0]], {*self._kinds.values(), *range(len(self._turns))[-_LAST:]}
+        every, opening = range(len(self._turns)), self._messages[: ends[0]]
+        chosen = {*self._kinds.values(), *every[:_LAST], *every[-_LAST:]}
         about = chain(opening, news, *(self._messages[ends[one] : ends[one + 1]] for one in chosen))
         chosen |= {self._said[words] for one in about if (words := _words(one)) in self._said}
         short = [*opening, *chain(*(self._messages[ends[one] : ends[one + 1]] for one in sorted(chosen)))]
