@@ -95,7 +95,7 @@ def run_console(page: Path, folder: Path) -> list[tuple[Block, str]]:
             text = ""
             for command in re.findall(r"^\$ (.+)$", block.text, re.MULTILINE):
                 script = ["bash", "-c", f"exec 2>&1; {command}"]
-                pipe: Any = {"stdout": subprocess.PIPE, "text": True, "timeout": 120}
+                pipe: Any = {"stdout": subprocess.PIPE, "text": True, "timeout": 600}
                 text += f"$ {command}\n{subprocess.run(script, cwd=folder, env=ENVIRONMENT, **pipe).stdout}"
             printed.append((block, text))
     return printed
