@@ -90,9 +90,15 @@ def table(runs: list[dict[str, Any]]) -> str:
                 lines.append(f"| {' | '.join(cells)} |")
             if len(fresh) > 1:
                 means = [over([run["results"][i]["success"] for run in fresh], "success") for i in (-4, -2, -1)]
-                cells = [f"{100 * m['mean']:.1f} [{100 * m['low']:.1f}, {100 * m['high']:.1f}]" for m in means]
+                cells = [spread(mean) for mean in means]
                 lines.append(f"| {name} | {arm} | mean of {len(fresh)} | {' | '.join(cells)} | |")
     return "\n".join(lines)
+
+
+def spread(mean: dict[str, Any]) -> str:
+    """Write a mean over seeds with its interval; equal values have none."""
+    interval = "" if mean["low"] is None else f" [{100 * mean['low']:.1f}, {100 * mean['high']:.1f}]"
+    return f"{100 * mean['mean']:.1f}{interval}"
 
 
 def percent(one: dict[str, Any], row: int) -> str:
