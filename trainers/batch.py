@@ -89,8 +89,7 @@ class TrainingEpisode:
     rows: list[TrainingRow]  # the rows with a token of the policy
     outcome: list[float]  # (K,) reward of each step without its process rewards
     process: list[float]  # (K,) process reward of each step
-    # (K,) a number for the state in which each step was taken. A step without a token of the policy has a unique
-    # number.
+    # (K,) a number for the state in which each step was taken. A step without a token of the policy has one alone.
     anchors: list[int]
     trained: bool = True  # whether its tokens are in the loss; other episodes count only for the credit of their group
     greedy: bool = False  # whether it is the greedy episode of its task, a baseline
@@ -116,8 +115,7 @@ def training_episode(episode: Episode, number: int) -> TrainingEpisode:
     kept = [TrainingRow.of(row, stop) for row, stop in zip(episode.rows, stops, strict=True) if stop]
     process = [step.process_reward for step in episode.steps]
     outcome = [step.reward - p for step, p in zip(episode.steps, process, strict=True)]
-    # The state of a step is the initial messages, or the text and images that the environment gave after the step
-    # before.
+    # The state of a step is the initial messages, or the text and images of the environment after the step before.
     states = [described(episode.initial_messages)]
     for step, following in itertools.pairwise(episode.steps):
         if step.kind == "summary":  # The environment does not answer a summary, so the last state holds.
@@ -279,7 +277,8 @@ def micro_batches(
     Args:
         lengths: tokens of each row.
         max_rows: the largest number of rows of a micro-batch.
-        max_tokens: the largest number of tokens of a micro-batch. A longer row has a micro-batch to itself.
+        max_tokens: the largest number of tokens of a micro-batch. A longer row has a micro-batch to itself, and a row
+            that shares half of its tokens may exceed the limit by its own length: a long opening is shared, too.
         packed: whether rows are written in one sequence, so that a micro-batch has no padding.
         order: rows that are neighbours in this order go to the same micro-batch, as far as there is room.
         common: with an order, the tokens of each row that a pass computes once for the row and the one before it.
@@ -296,9 +295,11 @@ def micro_batches(
         for i in open_passes:
             cost = (lengths[row] if packed or order else lengths[passes[i][0]]) - (common[row] if common else 0)
             full = max_rows is not None and len(passes[i]) >= max_rows
-            if common and max_tokens:
-                full |= (len(passes[i]) + 1) * lengths[row] > COPIES * max_tokens
-            if not full and (max_tokens is None or tokens[i] + cost <= max_tokens):
+            room = float(max_tokens or "inf")
+            if common and 2 * common[row] >= lengths[row]:
+                room = max(room, lengths[passes[i][0]]) + lengths[row]
+            full |= bool(common) and (len(passes[i]) + 1) * lengths[row] > COPIES * room
+            if not full and tokens[i] + cost <= room:
                 passes[i].append(row)
                 tokens[i] += cost
                 break

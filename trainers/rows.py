@@ -325,8 +325,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
     def _pieces(self, batch: Batch) -> list[torch.Tensor]:
         """Divide rows into the micro-batches of one forward pass each, equally many on all processes.
 
-        With `micro_batch_tokens`, a process that needs fewer gets micro-batches of the dummy row, which is the last
-        row.
+        With `micro_batch_tokens`, a process that needs fewer gets micro-batches of the dummy row, the last one.
         """
         args, lengths = self.args, batch["attention_mask"].sum(1).tolist()
         by_tokens = args.micro_batch_tokens is not None

@@ -251,7 +251,10 @@ class AgentSettings:
         None, "Rows per pass; per_device_train_batch_size, or with micro_batch_tokens as many as fit.", 1
     )
     micro_batch_tokens: int | None = _memory(
-        None, "Tokens per forward and backward pass, padding included; a longer row has a pass alone.", 2
+        None,
+        "Tokens per forward and backward pass, padding included; a longer row has a pass alone, and a row that shares "
+        "half of its tokens with the pass may exceed it by one row.",
+        2,
     )
     packing: bool = _memory(
         False,

@@ -196,7 +196,8 @@ def plan(
         for config in (several if split[0] > 1 else ("single",))
     ]
     usable, weights = gpu_bytes * (1 - RESERVED_SHARE), 2 * shape.parameters  # the engine's, in bf16
-    tokens = max(micro_batch_tokens, episode_tokens)  # a longer row is alone in its pass
+    # A longer row is alone in its pass, and a row that shares its opening may exceed the limit (`micro_batches`).
+    tokens = max(micro_batch_tokens, episode_tokens) + episode_tokens
     estimates = []
     for config, rank, trainers, servers in layouts:
         state = training_state(shape, config, trainers, rank)

@@ -80,14 +80,16 @@ def recomputed(batch: Batch, computed: int) -> str:
     rows = [ids[:n].tolist() for ids, n in zip(batch["input_ids"].cpu()[owned], lengths[owned], strict=True)]
     order = sorted(range(len(rows)), key=rows.__getitem__)
     common = common_prefixes(rows, order)
-    together = [0]  # distinct tokens of rows that share at least half of each with the one before
+    together = [
+        0
+    ]  # distinct tokens of rows that share at least half of each with the one before: a group has one opening
     for row in order:
         new = len(rows[row]) - common[row]
         if common[row] >= len(rows[row]) / 2:
             together[-1] += new
         else:
             together.append(len(rows[row]))
-    distinct = sum(len(row) for row in rows) - sum(common)
+    distinct = sum(together)
     if computed <= 1.1 * distinct:
         return ""
     cure = f"--micro_batch_tokens {max(together)} lets a pass hold the rows of a group, which takes more memory"
