@@ -54,6 +54,19 @@ def test_both_sides_of_the_rollout_benchmark_do_the_same_work(tmp_path):
             assert 0 < one["engine"] < one["wall"] and 0 <= one["python"] < one["wall"]
 
 
+def test_the_worker_of_trl_and_ours_play_the_same_turns(tmp_path):
+    pytest.importorskip("trl")
+    from trainer_tools import model_folder
+
+    printed, results = run("rollout_async.py", tmp_path, "--tokenizer", model_folder())
+    ours, theirs = results["measurements"]
+    assert (ours["side"], theirs["side"]) == ("agent_gym", "TRL, async")
+    assert (ours["generations"], theirs["generations"]) == (8 * 2, 8 * 3)
+    # One turn of 32 tokens more, and the answer of 64 before it.
+    assert 32 <= theirs["context"] - ours["context"] <= 140
+    assert "TRL's CPU time a generation over ours" in printed and min(ours["cpu_ms"], theirs["cpu_ms"]) > 0
+
+
 @pytest.mark.parametrize(
     ("script", "key", "words"),
     [
