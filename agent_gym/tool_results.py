@@ -19,7 +19,7 @@ import re
 import sys
 import threading
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -211,14 +211,13 @@ def raised_so_far() -> Sequence[Raised]:
 @contextmanager
 def counted_raises() -> Iterator[None]:
     """Print one line on stderr about the calls in which functions of this process raised, if there were any."""
-    before = sum(one.count for one in raised_so_far())
+    before = Counter({(one.tool, one.error, one.place): one.count for one in raised_so_far()})
     try:
         yield
     finally:
-        raised = raised_so_far()
-        count = sum(one.count for one in raised) - before
-        if count:
+        raised = [(one.count - before[one.tool, one.error, one.place], one) for one in raised_so_far()]
+        if count := sum(times for times, _ in raised):
             calls = f"{count:,} tool {'call' if count == 1 else 'calls'} raised an exception that the policy read"
-            most = max(raised, key=lambda one: one.count)
+            _, most = max(raised, key=lambda pair: pair[0])
             line = f"agent-gym: {calls}; most often {most.error} of {most.tool!r} ({most.place})"
             print(line.encode(errors="backslashreplace").decode(), file=sys.stderr, flush=True)

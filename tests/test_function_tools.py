@@ -404,7 +404,13 @@ def test_calls_that_raise_are_counted_in_one_line_with_a_place(capsys: pytest.Ca
             raise ValueError("odd")
         return number // 2
 
+    def earlier(number: int) -> int:
+        """Raise more often, before."""
+        raise KeyError(number)
+
     one = tool(halve)
+    for number in range(9):
+        tool(earlier).run({"number": number})
     with counted_raises():
         for number in range(6):
             one.run({"number": number})

@@ -150,7 +150,12 @@ def test_the_start_page_has_a_picture_of_each_environment(site: Path, monkeypatc
     card = r'<a href="cards/(\w+)\.html"><img src="pictures/(\w+)\.svg" alt="[^"]+"'
     shown = re.findall(card, (site / "index.html").read_text())
     assert {page for page, _ in shown} == {name for _, name in shown} == there
-    assert there >= drawn.keys() and cards.by_page().keys() - there == {"hotpotqafullwiki"}  # it wants a corpus
+    # They want a corpus, data and a game.
+    assert there >= drawn.keys() and cards.by_page().keys() - there == {
+        "hotpotqafullwiki",
+        "functioncalls",
+        "textarena",
+    }
 
 
 def test_a_page_of_a_notebook_shows_what_its_cells_have_left(site: Path) -> None:
