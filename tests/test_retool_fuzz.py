@@ -52,7 +52,7 @@ def mutants(gold: str, count: int, generator: random.Random) -> list[str]:
 
 # Why a mutant is the same answer after all, by rules that know nothing of the reader: each leaves the meaning as it is.
 HARMLESS: list[tuple[str, str]] = [
-    (r"\\in(?![a-z])", "in"),  # before the rule about spaces, for which a backslash is no letter
+    (r"\\in(?![a-z])|\bin\b", "∈"),
     (r",?\\!\s*(?=\d{3})|\\?\$", ""),  # thousands; a currency is a unit
     (r"\\[dtc]frac", r"\\frac"),
     (r"(?<=\d)\.(?!\d)", ""),  # 5.

@@ -10,6 +10,7 @@ from typing import Any
 from transformers import TrainerCallback
 from trl import SFTConfig
 
+from agent_gym.errors import ConfigError
 from agent_gym.evaluate import EvalResult, summarize
 from agent_gym.rollout import Episode, Row
 from agent_gym.speedrun.presets import Imitation, Preset
@@ -48,6 +49,21 @@ def imitation_settings(phase: Imitation, folder: Path, seed: int, args: Any) -> 
     )
 
 
+def fitting(rows: list[Row], most: int | None) -> list[Row]:
+    """Leave out, and tell of, demonstrations that are longer than the episodes of RL may be.
+
+    Raises:
+        ConfigError: if most of them are.
+    """
+    kept = [row for row in rows if most is None or len(row.token_ids) <= most]
+    if len(kept) < len(rows):
+        left = f"{len(rows) - len(kept):,} of {len(rows):,} demonstrations have more than {most:,} tokens"
+        if 2 * len(kept) < len(rows):
+            raise ConfigError(f"{left}, the limit of an episode: make the environment's episodes shorter")
+        print(f"{left}, the limit of an episode, and are left out", flush=True)
+    return kept
+
+
 def imitate(
     preset: Preset,
     phase: Imitation,
@@ -64,7 +80,7 @@ def imitate(
     options: dict[str, Any] = {"episodes": phase.episodes, "seed": settings.seed, "styles": phase.styles}
     played: list[Episode] = []
     episodes = expert_episodes(preset.env_id, preset.env_kwargs, tokenizer, **options, on_end=played.append)
-    rows = [row for episode in episodes for row in episode.rows]
+    rows = fitting([row for episode in episodes for row in episode.rows], settings.max_length)
     # All tokens are trained on in this phase, the environment's included: a model that starts from random weights
     # learns to copy numbers from them. RL afterwards trains on the policy's tokens only, and imitation does where the
     # environment shows images, since the text besides them is always the same, and where the model is pre-trained: it

@@ -104,7 +104,7 @@ def _presets() -> dict[str, Preset]:
 PRESETS = _presets()
 
 
-def expert_lengths(env: Any, episodes: int = 32) -> tuple[int, int]:
+def expert_lengths(env: Any, episodes: int = 64) -> tuple[int, int]:
     """Return the characters of the longest episode and of the longest turn of an environment's expert.
 
     Raises:
