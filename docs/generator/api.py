@@ -8,8 +8,8 @@ import inspect
 HEAD = """\
 # Python API
 
-The public names, by module, from their docstrings. Settings of the trainers are in [settings.md](settings.md), commands
-in [cli.md](cli.md).
+The public names, by module, from their docstrings. Settings of the trainers are on the page [Settings](settings.md),
+commands on the page [Command line](cli.md).
 
 """
 CHAPTERS = {

@@ -80,9 +80,8 @@ def recomputed(batch: Batch, computed: int) -> str:
     rows = [ids[:n].tolist() for ids, n in zip(batch["input_ids"].cpu()[owned], lengths[owned], strict=True)]
     order = sorted(range(len(rows)), key=rows.__getitem__)
     common = common_prefixes(rows, order)
-    together = [
-        0
-    ]  # distinct tokens of rows that share at least half of each with the one before: a group has one opening
+    # Distinct tokens of rows that share at least half of each with the row before: those of a group.
+    together = [0]
     for row in order:
         new = len(rows[row]) - common[row]
         if common[row] >= len(rows[row]) / 2:
