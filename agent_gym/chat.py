@@ -23,6 +23,7 @@ from typing import Any
 
 from agent_gym.call_format import CallFormat, Template, families, probe, schema_of
 from agent_gym.errors import ConfigError
+from agent_gym.formats.thoughts import end_of_thought
 from agent_gym.images import Vision, join, parts
 from agent_gym.messages import (
     MAX_OBSERVATION_CHARS,
@@ -234,12 +235,9 @@ class ChatRenderer:
         for place, i in enumerate(ids):
             if i == last or (i in self._closings and last in self._closings):
                 return ids[place + 1 :]
-            if not self._is_space(i):
+            if str(self.tokenizer.decode([i], skip_special_tokens=False)).strip():
                 break
         return ids
-
-    def _is_space(self, token: int) -> bool:
-        return not str(self.tokenizer.decode([token], skip_special_tokens=False)).strip()
 
     def inline_reply(self, sampled: Sequence[int], text: str) -> list[int]:
         """Render the world's answer inside the policy's own turn, as ReTool does (arXiv:2504.11536)."""
@@ -248,13 +246,17 @@ class ChatRenderer:
             return self.reply(sampled, [{"role": self.observation_role, "content": text}])
         return [i for piece in self._special.pieces(text) for i in self._encode_inside(piece)]
 
-    def encode_action(self, text: str, *, closed: bool = True) -> list[int]:
-        """Encode a turn that a script wrote: its text and, if `closed`, the end-of-turn a policy would sample then."""
+    def encode_action(self, text: str, *, closed: bool = True, after: Sequence[int] = ()) -> list[int]:
+        """Encode a turn that a script wrote: its text and, if `closed`, the end-of-turn a policy would sample then.
+
+        A thought that the context (`after`, its ids) has opened at its end is closed first.
+        """
+        thought = end_of_thought(self.tokenizer.decode(list(after[-40:])), text) if after else ""  # marks are shorter
         closing = self.end_of_turn if self.end_of_turn is not None else self.tokenizer.eos_token_id
         text = self.call_format.as_written(text)
         if (end := self.call_format.end) and closed and self.call_format.parser.parse(text):
-            return self._encode_inside(text.removesuffix(end) + end)
-        return self._encode_inside(text) + ([closing] if closed and closing is not None else [])
+            return self._encode_inside(thought + text.removesuffix(end) + end)
+        return self._encode_inside(thought + text) + ([closing] if closed and closing is not None else [])
 
     def decode_action(self, ids: Sequence[int]) -> str:
         """Decode a sampled turn to the text the environment sees, without the end tokens at its end."""

@@ -396,7 +396,7 @@ class TextEnv(gymnasium.Env[str, str]):
             return cut_to_size(answers, "\n")
         if reply.terminated and not reply.text:
             return [], ""
-        role = self.renderer.observation_role if self.renderer is not None else "user"
+        role = self.renderer.observation_role if self.renderer and kind_of(reply.source) != "user" else "user"
         return cut_to_size(_plain([{"role": role, "content": reply.text}]), "")
 
     def _token_ids(
@@ -408,10 +408,10 @@ class TextEnv(gymnasium.Env[str, str]):
         if isinstance(action, Sampled):
             sampled = action.token_ids
         else:
-            # A script or a person wrote this turn. Where the world answers inside the turn, sampling stops at a stop
-            # string and no end of turn follows it.
+            # A script's or a person's. Where the world answers inside the turn, sampling ends at a stop string.
             stopped = self.inline and text.endswith(tuple(self.stop))
-            sampled = self.renderer.encode_action(text, closed=not stopped)
+            last = self.transcript.segments[-1].token_ids
+            sampled = self.renderer.encode_action(text, closed=not stopped, after=last)
         if terminated and not observation:
             return sampled, ()
         if self.inline:

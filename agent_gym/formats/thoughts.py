@@ -45,16 +45,21 @@ class Thought(NamedTuple):
 
 def has_marks(text: str) -> bool:
     """Whether a text may hold a mark of a thought; quick."""
-    for word in _WORDS:
-        if word in text:
-            return True
-    return False
+    return any(word in text for word in _WORDS)
 
 
 def opened_by(prefill: str) -> str | None:
     """Return the mark that closes the thought which a prompt has opened at its end, or None."""
     found = list(_MARK.finditer(prefill))
     return _CLOSING.get(found[-1][0]) if found else None
+
+
+def end_of_thought(prompt: str, text: str) -> str:
+    """Return the end of the thought that a prompt has just opened, or nothing where the text of a script has it."""
+    if not has_marks(prompt):
+        return ""
+    mark = next((closing for opening, closing in _PAIRS if prompt.rstrip().endswith(opening)), None)
+    return f"\n{mark}\n\n" if mark and mark not in text else ""
 
 
 def split_thought(text: str, prefill: str = "", is_text: Callable[[int], bool] | None = None) -> Thought:

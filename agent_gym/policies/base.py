@@ -8,9 +8,10 @@ gradient would then be taken at tokens that the policy never chose.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from agent_gym.errors import ConfigError
@@ -69,8 +70,7 @@ class Generation:
     """The tokens that a policy sampled for a request."""
 
     id: int  # of the request
-    # (n,) n >= 1. An end of turn that was sampled is the last of them, or the token that completed a stop string, kept
-    # whole.
+    # (n,) n >= 1. The last is an end of turn that was sampled, or the token that completed a stop string, kept whole.
     token_ids: list[int]
     # (n,) natural logarithm of each token's probability under the distribution it was drawn from, that is after the
     # temperature; with greedy decoding, under the temperature of 1.
@@ -150,9 +150,7 @@ class Measured(Policy, Protocol):
         """Return metrics of its cache since the last call, see `policies/vllm/load.py`."""
 
 
-def check_request(
-    request: Request, pending: Collection[int], context: int | None = None, *, sees: bool = False
-) -> None:
+def check_request(request: Request, pending: Container[int], context: int | None = None, *, sees: bool = False) -> None:
     """Raise `ConfigError` for a request beyond this `context`, or with images for an engine that reads none."""
     if request.images and not sees:
         raise ConfigError(
@@ -165,8 +163,8 @@ def check_request(
         raise ConfigError(f"request {request.id} has an empty prompt; a policy needs at least one token")
     if context is not None and len(request.prompt_ids) >= context:
         raise ConfigError(
-            f"request {request.id} has a prompt of {len(request.prompt_ids)} tokens, which leaves no room in "
-            f"a context of {context}; lower the episode's token budget or give the policy a longer context"
+            f"request {request.id} has a prompt of {len(request.prompt_ids)} tokens, which leaves no room in a context "
+            f"of {context}; lower the episode's token budget or give the policy a longer context"
         )
 
 
@@ -203,17 +201,18 @@ class ScriptedPolicy:
     """A policy that is a plain function: experts, test doubles, a person at the keyboard.
 
     Args:
-        act: called with the live episode (`Request.episode`) in the thread of its environment, returns the text of the
-            turn.
-        encode: turns text into ids and appends the end of turn (the chat renderer's `encode_action`).
+        act: called with the live episode (`Request.episode`) in its environment's thread, returns the turn's text.
+        encode: turns text into ids and appends the end of turn (the chat renderer's `encode_action`). Where it takes
+            `after`, it is given the ids of the context.
 
     The logprobs are 0.0. `max_tokens` and stop strings hold for a script as they do for a model.
     """
 
     continuous = True
 
-    def __init__(self, act: Callable[[object], str], encode: Callable[[str], Sequence[int]]) -> None:
+    def __init__(self, act: Callable[[object], str], encode: Callable[..., Sequence[int]]) -> None:
         self._act, self._encode = act, encode
+        self._sees = "after" in signature(encode).parameters
         self._queue: dict[int, Request] = {}
 
     @property
@@ -240,7 +239,7 @@ class ScriptedPolicy:
         text = in_thread(partial(self._act, request.episode)) if in_thread else self._act(request.episode)
         text, stopped = truncate_at_stop(plain_action(text), request.params.stop)
         reason: FinishReason = "stop_string" if stopped else "stop"
-        ids = list(self._encode(text))
+        ids = list(self._encode(text, **({"after": request.prompt_ids} if self._sees else {})))
         if stopped:  # a model that is stopped by a string never samples its end of turn
             ids = ids[: len(ids) - len(self._encode(""))]
         if len(ids) > request.params.max_tokens:
