@@ -214,18 +214,45 @@ class PlayersEnv(TextEnv):
         return next(iter(self.players.values()))(self.game, self.game.role)
 
 
-class ServedPlayer:
-    """Another model as an opponent, on an OpenAI-compatible server. It reads the texts of its role.
+class ServedModel:
+    """A model on an OpenAI-compatible server, which takes a part in an environment.
 
-    The key is the environment's OPENAI_API_KEY. A server that fails or answers nothing fails the episode.
+    The key is the environment's OPENAI_API_KEY.
+
+    Args:
+        address: of the server, followed by "#MODEL" where it serves several.
+        part: who it is, for messages.
     """
 
-    def __init__(self, address: str, rules: str) -> None:
+    def __init__(self, address: str, part: str) -> None:
         openai = require("openai", "serve")
-        self._rules = rules
+        self._part = part
         url, _, self._model = address.partition("#")
         key, direct = os.environ.get("OPENAI_API_KEY") or "none", openai.DefaultHttpxClient(trust_env=False)
         self._client = openai.OpenAI(base_url=url, api_key=key, http_client=direct)  # through no proxy
+
+    def answer(self, talk: Sequence[Message], **settings: Any) -> Any:
+        """Return the model's message; `EnvFailure` where the server fails."""
+        try:
+            if not self._model:
+                served = [model.id for model in self._client.models.list().data]
+                if len(served) != 1:
+                    raise ValueError(f"it serves {', '.join(served)}: append one to the address (URL#NAME)")
+                (self._model,) = served
+            given: Any = {"model": self._model, "messages": talk, **settings}
+            return self._client.chat.completions.create(**given).choices[0].message
+        except Exception as error:
+            raise EnvFailure(f"{self._part} did not answer: {described(error)}") from error
+
+
+class ServedPlayer:
+    """Another model as an opponent, on an OpenAI-compatible server. It reads the texts of its role.
+
+    A server that fails or answers nothing fails the episode.
+    """
+
+    def __init__(self, address: str, rules: str) -> None:
+        self._rules, self._model = rules, ServedModel(address, "the opponent")
         self._talk: dict[str, list[Message]] = {}
 
     def __call__(self, game: Game, role: str) -> str:
@@ -233,15 +260,6 @@ class ServedPlayer:
         talk = self._talk.setdefault(role, [])
         text = "\n\n".join(filter(None, [opening, game.news(role)[1]]))
         talk.append({"role": "user", "content": text or "That was no action."})  # it acts again, no other role spoke
-        try:
-            if not self._model:
-                served = [model.id for model in self._client.models.list().data]
-                if len(served) != 1:
-                    raise ValueError(f"it serves {', '.join(served)}: append one to the address (URL#NAME)")
-                (self._model,) = served
-            answer = self._client.chat.completions.create(model=self._model, messages=talk, max_tokens=_TOKENS)
-            text = str(answer.choices[0].message.content or "")
-        except Exception as error:
-            raise EnvFailure(f"the opponent did not answer: {described(error)}") from error
+        text = str(self._model.answer(talk, max_tokens=_TOKENS).content or "")
         talk.append({"role": "assistant", "content": text})
         return text

@@ -22,6 +22,7 @@ from agent_gym.evaluate.statistics import (
     mean,
     newcombe_interval,
     pass_at_k,
+    pass_hat_k,
     permutation,
     share,
     student_quantile,
@@ -96,12 +97,13 @@ def test_specs_spread_over_the_split() -> None:
 
 
 @pytest.mark.parametrize(("n", "successes"), [(1, 1), (5, 0), (5, 2), (6, 5), (7, 7)])
-def test_pass_at_k_is_the_share_of_all_draws(n: int, successes: int) -> None:
-    """Chen et al. 2021: the mean over all ways to draw k of the n attempts, which makes it unbiased."""
+def test_pass_at_k_and_pass_hat_k_are_shares_of_all_draws(n: int, successes: int) -> None:
+    """Chen et al., Yao et al.: the mean over all ways to draw k of the n attempts, which makes it unbiased."""
     outcomes = [i < successes for i in range(n)]
     for k in range(1, n + 1):
         draws = list(itertools.combinations(outcomes, k))
         assert pass_at_k(n, successes, k) == pytest.approx(sum(map(any, draws)) / len(draws))
+        assert pass_hat_k(n, successes, k) == pytest.approx(sum(map(all, draws)) / len(draws))
 
 
 def test_student_quantiles() -> None:

@@ -62,6 +62,7 @@ def test_attempts_at_one_task_are_counted_as_what_they_are(tokenizer: Any) -> No
     result = summarize(roll(tokenizer, specs, act))
     assert (result.tasks, result.attempts, result.episodes) == (4, 2, 8)
     assert result.success == 5 / 8 and result.metrics["pass@2"] == 3 / 4
+    assert result.metrics["pass^2"] == 2 / 4
     assert result.high - result.low > 0.6, "the interval is that of about four tasks and not of eight"
 
 

@@ -74,7 +74,7 @@ def evaluate(argv: Sequence[str]) -> int:
     parser.flag("--split", "split to take the tasks from, its first one first; default: test, or the only one there is")
     help_text = "play exactly the tasks of a panel, by its name, such as test, or its file (agent-gym export tasks)"
     parser.flag("--panel NAME", help_text)
-    help_text = "attempts per task: their mean (avg@K) and the chance that one of k succeeds (pass@k)"
+    help_text = "attempts per task: their mean (avg@K) and the chance that one of k succeeds (pass@k), or all (pass^k)"
     parser.flag("--samples K", help_text, type=positive, default=1)
     parser.flag("--temperature", "of the sampling; 0 is greedy", type=float, default=0.0)
     help_text = "further columns of the first table, by their names below it, for example env/f1"

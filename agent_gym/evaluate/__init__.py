@@ -19,7 +19,7 @@ from typing import Any
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate.panels import Panel, count_tasks, opened_env
 from agent_gym.evaluate.prompts import prompt_of
-from agent_gym.evaluate.statistics import Measure, mean, pass_at_k, share, wilson_interval
+from agent_gym.evaluate.statistics import Measure, mean, pass_at_k, pass_hat_k, share, wilson_interval
 from agent_gym.evaluate.storage import EpisodeFile
 from agent_gym.registry import EnvLike, resolve_env
 from agent_gym.rollout import Episode, EpisodeSpec, Runner, derive_seed, failure_summary
@@ -33,6 +33,7 @@ __all__ = [
     "evaluate",
     "make_specs",
     "pass_at_k",
+    "pass_hat_k",
     "summarize",
     "wilson_interval",
 ]
@@ -127,7 +128,7 @@ class EvalResult:
     tasks: int = 0  # how many the finished ones are of
     attempts: int = 0  # the most finished episodes that one task has, K in avg@K
     # By name, as in `episode_values`; further `reward`, `episode/seconds`, `tool/<name>/latency` per call, and `pass@k`
-    # for k = 2, 4, 8, ..., K.
+    # and `pass^k` for k = 2, 4, 8, ..., K.
     measures: dict[str, Measure] = field(default_factory=dict)
     # The same for the tasks of one kind: field of `Episode.categories`, its value, the result.
     categories: dict[str, dict[str, EvalResult]] = field(default_factory=dict)
@@ -219,12 +220,13 @@ def _measures(prompts: Sequence[Sequence[Episode]], tasks: Sequence[Sequence[Epi
     for k in sorted({1 << i for i in range(1, most.bit_length())} | {most} - {1}):
         # A task with too few attempts, because some failed, does not show the result of k attempts.
         enough = [attempts for attempts in tasks if len(attempts) >= k]
-        of_prompts: dict[Hashable, list[float]] = {}
-        for attempts in enough:
-            solved = pass_at_k(len(attempts), sum(one.success for one in attempts), k)
-            of_prompts.setdefault(prompt_of(attempts[0]), []).append(solved)
-        sums, sizes = [sum(some) for some in of_prompts.values()], [len(some) for some in of_prompts.values()]
-        measures[f"pass@{k}"] = share(sums, sizes, sum(map(len, enough)))
+        for name, estimate in (("pass@", pass_at_k), ("pass^", pass_hat_k)):
+            of_prompts: dict[Hashable, list[float]] = {}
+            for attempts in enough:
+                solved = estimate(len(attempts), sum(one.success for one in attempts), k)
+                of_prompts.setdefault(prompt_of(attempts[0]), []).append(solved)
+            sums, sizes = [sum(some) for some in of_prompts.values()], [len(some) for some in of_prompts.values()]
+            measures[f"{name}{k}"] = share(sums, sizes, sum(map(len, enough)))
     for name, spent in sum_by_task(prompts, call_seconds).items():
         measures[f"tool/{name}/latency"] = mean(spent, values[f"tool/{name}/calls"], least=0.0)
     return measures

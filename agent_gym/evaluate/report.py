@@ -14,7 +14,8 @@ from agent_gym.rollout import failure_summary
 
 Results = Mapping[tuple[str, str], EvalResult]  # by policy and environment
 ANSWERS = {"env/em": "EM", "env/f1": "F1"}  # the number that papers report for answers in words, and its name there
-_ORDER = ("episode/success", "pass@", "reward", "env/", "episode/", "tool/")  # of measures, by how their names begin
+_PASS = ("pass@", "pass^")
+_ORDER = ("episode/success", *_PASS, "reward", "env/", "episode/", "tool/")  # of measures, by how their names begin
 
 
 def table(results: Results, metrics: Sequence[str] = ()) -> str:
@@ -72,7 +73,7 @@ def align(rows: Iterable[Sequence[str]], numbers: Container[int] = ()) -> str:
 
 def number(name: str, value: float) -> str:
     """Write a value: shares in per cent, others with four digits."""
-    return f"{value:.1%}" if name in SHARES or name.startswith("pass@") else f"{value:.4g}"
+    return f"{value:.1%}" if name in SHARES or name.startswith(_PASS) else f"{value:.4g}"
 
 
 def interval(name: str, measure: Measure) -> str:
@@ -98,7 +99,7 @@ def _short(env_id: str) -> str:
 
 def _rank(name: str) -> tuple[int, str]:
     place = next(i for i, first in enumerate(_ORDER) if name.startswith(first))
-    return place, name.rjust(20) if name.startswith("pass@") else name
+    return place, name.rjust(20) if name.startswith(_PASS) else name
 
 
 def comparison_text(a: Run, b: Run, found: Comparison) -> str:

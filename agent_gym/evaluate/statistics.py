@@ -9,9 +9,9 @@ sum(n_g)^2 (the linearised ratio estimator: W. G. Cochran, Sampling Techniques, 
 clustered standard errors of E. Miller, arXiv:2411.00640, section 2.2).
 
 - A mean has Student's interval, m +- t sqrt(v G / (G - 1)) with G - 1 degrees of freedom.
-- A share (success, pass@k, truncation) has Wilson's interval at the effective number of attempts, m (1 - m) / v, which
-  is the number of independent attempts that would leave it as uncertain (E. L. Korn and B. I. Graubard, Survey
-  Methodology 24, 1998). With one attempt per task that is their number.
+- A share (success, pass@k, pass^k, truncation) has Wilson's interval at the effective number of attempts,
+  m (1 - m) / v, which is the number of independent attempts that would leave it as uncertain (E. L. Korn and B. I.
+  Graubard, Survey Methodology 24, 1998). With one attempt per task that is their number.
 
 Two policies are compared task by task, since tasks differ in difficulty far more than policies do. With d_g the
 difference of the means of a quantity over the attempts at task g, for n tasks:
@@ -127,6 +127,14 @@ def pass_at_k(n: int, successes: int, k: int) -> float:
     1 - C(n - c, k) / C(n, k) (M. Chen et al., Evaluating Large Language Models Trained on Code, arXiv:2107.03374).
     """
     return 1 - math.comb(n - successes, k) / math.comb(n, k)
+
+
+def pass_hat_k(n: int, successes: int, k: int) -> float:
+    """Estimate the probability that all of k attempts succeed, pass^k, without bias, from n >= k of them.
+
+    C(c, k) / C(n, k) (Yao et al., tau-bench, arXiv:2406.12045).
+    """
+    return math.comb(successes, k) / math.comb(n, k)
 
 
 def _estimate(sums: Sequence[float], counts: Sequence[float]) -> tuple[float, float]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from agent_gym.data import cache_folder
+from agent_gym.envs.wheel_files import Groups, place_of, prepared_folder, read_checked
 from agent_gym.errors import ConfigError
 from agent_gym.row_reader import Row, Splits
 
@@ -68,15 +67,8 @@ def categories_of(category: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def folder_of(data: str | Path | None) -> Path:
-    """Return the folder of the data, by default that of `agent-gym prepare bfcl`.
-
-    Raises:
-        ConfigError: if it is not there.
-    """
-    folder = cache_folder() / "bfcl" / "bfcl_eval" if data is None else Path(data).expanduser()
-    if not (folder / "data").is_dir():
-        raise ConfigError(f"the data of BFCL are not in {str(folder)!r}; {_CURE}")
-    return folder
+    """Return the folder of the data, by default that of `agent-gym prepare bfcl`; `ConfigError` if it is not there."""
+    return prepared_folder(data, "bfcl/bfcl_eval", "data", "BFCL", _CURE)
 
 
 @functools.cache
@@ -86,18 +78,8 @@ def _checksums() -> dict[str, str]:
 
 
 def read(folder: Path, name: str) -> str:
-    """Read a file of the pinned version.
-
-    Raises:
-        ConfigError: if it is missing, or another one.
-    """
-    try:
-        content = (folder / name).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{folder / name} cannot be read ({error.strerror}); {_CURE}") from error
-    if hashlib.sha256(content).hexdigest() != _checksums()[name]:
-        raise ConfigError(f"{folder / name} is not that of bfcl-eval {VERSION}; leave out data=, and {_CURE}")
-    return content.decode("utf-8")
+    """Read a file of the pinned version; `ConfigError` if it is missing, or another one."""
+    return read_checked(folder / name, _checksums()[name], f"bfcl-eval {VERSION}", _CURE)
 
 
 def _lines(folder: Path, name: str) -> list[Row]:
@@ -112,7 +94,7 @@ def load(folder: Path, categories: tuple[str, ...], official: bool) -> Splits:
         return {"test": rows}
     sides = _sides(folder, multi_turn=True) | _sides(folder, multi_turn=False)
     found: dict[str, list[Row]] = {"train": [], "validation": [], "test": []}
-    for row in sorted(rows, key=lambda row: _place(row["id"])):  # so that a beginning has tasks of each category
+    for row in sorted(rows, key=lambda row: place_of(row["id"])):  # so that a beginning has tasks of each category
         if row["id"] not in UNSOLVABLE:
             found[sides[row["id"]]].append(row)
     return {split: some for split, some in found.items() if some}
@@ -186,7 +168,7 @@ def _json_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 @functools.lru_cache(maxsize=4)
 def _sides(folder: Path, multi_turn: bool) -> dict[str, str]:
     """Return the split of each task by its id."""
-    groups = _Groups()
+    groups = Groups()
     for category in MULTI_TURN if multi_turn else SINGLE_TURN + LIVE:
         for row in _rows(folder, category):
             for key in _scenario(row):
@@ -210,26 +192,6 @@ def _scenario(row: Row) -> Iterator[str]:
         yield from (f"function {one['name']}: {one['description']}" for one in row["functions"])
 
 
-def _place(text: str) -> float:
-    """Return a number from 0 to 1 that depends on a text alone."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()) / 2**256
-
-
 def _side(ids: Sequence[str]) -> str:
-    sides = (split for split, end in _SHARES.items() if _place(min(ids)) < end)
+    sides = (split for split, end in _SHARES.items() if place_of(min(ids)) < end)
     return "train" if len(ids) > _CROWD else next(sides, "train")
-
-
-class _Groups:
-    """Disjoint sets of texts, joined one by one."""
-
-    def __init__(self) -> None:
-        self._above: dict[str, str] = {}
-
-    def head(self, one: str) -> str:
-        while (above := self._above.setdefault(one, one)) != one:
-            self._above[one] = one = self._above[above]
-        return one
-
-    def join(self, one: str, other: str) -> None:
-        self._above[self.head(one)] = self.head(other)

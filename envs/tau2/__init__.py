@@ -1,0 +1,1 @@
+"""Customer service of tau2-bench: its tasks, its databases and tools, its verdicts, and a scripted customer."""
