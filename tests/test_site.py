@@ -154,6 +154,7 @@ def test_the_start_page_has_a_picture_of_each_environment(site: Path, monkeypatc
     assert there >= drawn.keys() and cards.by_page().keys() - there == {
         "hotpotqafullwiki",
         "functioncalls",
+        "tau2",
         "fromtextarena",
     }
 

@@ -49,7 +49,7 @@ def made(folder: Path, domain: str = "retail", official: bool = True, **kwargs: 
 
 def begun(folder: Path, domain: str, index: int, **kwargs: Any) -> tuple[Any, str]:
     env = made(folder, domain, **kwargs)
-    return env, env.reset(options={"index": index})[0]
+    return env, env.reset(options={"index": index})[1]["messages"][-1]["content"]
 
 
 # The expert, and the customer.
@@ -95,7 +95,7 @@ def test_the_customer_says_what_it_knows_when_it_is_asked(folder: Path) -> None:
     ):
         seen, reward, terminated, _, info = env.step(words)
         assert expected in seen and not terminated and reward == 0, (words, seen)
-        assert info["messages"][1]["role"] == "user" and info["spans"][1].source == "user:customer"
+        assert info["messages"][1]["role"] == "user"
     *_, terminated, _, info = env.step("Yes, all of it.")
     assert terminated and info["metrics"]["db"] == 0.0 and not info["is_success"]
 
@@ -245,7 +245,6 @@ def test_arguments_of_any_kind_are_answered(domain: str, folder: Path) -> None:
         "1" * 5000,
         "1/0",
         "().x",
-        "1(2)",
         "9" * 900 + "*" + "9" * 90,
     ):
         text, failed = env._world.call("calculate", {"expression": formula})

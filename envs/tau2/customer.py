@@ -3,8 +3,8 @@
 The original's customer is a language model that reads the scenario. This one is free and the same for everybody. It
 opens with its request, in the first person. It answers a question with the sentences that share most words with it, and
 with the way to pay, the reason and the like of the gold calls, which a customer knows. Sentences under a condition on
-the agent ("If the agent asks you to confirm, ...") wait for it. It agrees when it is asked to confirm, in telecom does
-on its phone what it is asked for, and ends when all is said. Messages without a meaning to it cost patience.
+the agent ("If the agent asks you to confirm, ...") wait for it. It agrees when it is asked to confirm, in telecom
+uses its phone as it is asked to, and ends when all is said. Messages without a meaning to it cost patience.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Customer:
             return "\n".join(results)
         sentences = [one for one in re.split(r"(?<=[.?!])\s+|\n+", text) if one.strip()]
         asking = [one for one in sentences if _IS.found("asks", one) and not _IS.found("more", one)]
-        if _IS.found("confirms", " ".join(asking)):
+        if any(_IS.found("confirms", one) for one in asking):
             return self._release("confirm") or "Yes, please go ahead."
         if asking:
             return self._answer(" ".join(asking))
@@ -74,7 +74,7 @@ class Customer:
         return self._next(text) if reported else self._lose_patience("I do not understand. What do you need from me?")
 
     def _answer(self, question: str) -> str:
-        """Say who one is, or what one knows about a question."""
+        """Give one's name and the like, or the facts about a question."""
         words, best = _stems(question), list[str]()
         if _IS.found("identity", question):
             lacks = "mail" in question and not any("@" in one for one in self._known)

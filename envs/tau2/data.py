@@ -170,7 +170,7 @@ def _owners(folder: Path, domain: str) -> dict[str, str]:
 
 
 def _customers(row: Row, owners: Mapping[str, str]) -> set[str]:
-    """Return what ties a task to others: its users, or its faults."""
+    """Return the users of a task, or in telecom its faults: tasks that share one belong together."""
     if row["domain"] == "telecom":
         return {row["id"].partition("[PERSONA")[0]}
     values = [str(value) for action in row["actions"] for value in action["arguments"].values()]

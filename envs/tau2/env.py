@@ -28,7 +28,7 @@ class Tau2Env(ToolEnv):
 
     ## Description
     The 278 tasks of tau2-bench: 114 in retail, 50 in airline, 114 in telecom. The policy talks with a customer and
-    calls tools that look up and change a database; a policy document says what is allowed. In telecom the customer has
+    calls tools that look up and change a database; a policy document has the rules. In telecom the customer has
     tools for its phone, and uses them when it is asked to. The customer is scripted by default (customer.py): it says
     the sentences of the task's scenario when it is asked for them, agrees to proposals, and ends when all is said. It
     is free, deterministic, and less clever than the original's language model, which `customer=` brings.
@@ -155,7 +155,7 @@ class Tau2Env(ToolEnv):
         return Reply(messages=said, source="user:customer", **end)
 
     def expert_action(self) -> str:
-        """Replay the gold calls: the policy's as calls, and the customer's by asking for them; then say what is due."""
+        """Replay the gold calls: the policy's as calls, the customer's by a request; then say the texts due."""
         actions = self._task["actions"]
         if self._place < len(actions):
             one = actions[self._place]

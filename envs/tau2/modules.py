@@ -1,4 +1,4 @@
-"""The original's modules of tools and data, run without the rest of the package and without what that imports."""
+"""The original's modules of tools and data, run without the rest of the package and its imports."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The customer's phone in telecom: what a message asks for becomes calls of the customer's tools.
+"""The customer's phone in telecom: requests in a message become calls of the customer's tools.
 
-A message is read clause by clause. A clause names a thing (airplane mode, the SIM card, ...), and what is wanted: to
+A message is read clause by clause. A clause names a thing (airplane mode, the SIM card, ...), and a wish: to
 check it, to switch it, or to do something with it. The name of a tool is understood, too. words.toml has the words.
 """
 
@@ -20,7 +20,7 @@ _SWITCHES = [(Patterns(one), one) for one in WORDS["switches"]]
 
 
 def follow(world: World, text: str) -> list[str]:
-    """Do what a message (in lower case) asks for; return the results of the tools, none if it asks for nothing."""
+    """Follow the requests of a message (in lower case); return the results of the tools, if any."""
     asked: list[Any] = []
     for one in _asked(world, text):
         asked += [one] if one not in asked else []
@@ -28,7 +28,7 @@ def follow(world: World, text: str) -> list[str]:
 
 
 def asking_for(world: World, name: str, arguments: Mapping[str, Any]) -> str:
-    """Return a message that makes the customer call a tool: what the expert says."""
+    """Return a message of the expert that makes the customer call a tool."""
     for _, switch in _SWITCHES:
         if name == switch["does"]:
             state = getattr(world.user_tools.db.device, switch["state"])

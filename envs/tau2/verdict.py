@@ -1,4 +1,4 @@
-"""The verdict on a conversation, by the rules of tau2-bench's evaluator, without what it asks a language model."""
+"""The verdict on a conversation, by the rules of tau2-bench's evaluator, without its questions to a language model."""
 
 from __future__ import annotations
 
