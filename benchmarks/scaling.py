@@ -13,19 +13,21 @@ Columns: `in flight` episodes, all alive at once; `CPU ms per step` and `per epi
 `loop ms per step` of the thread that drives the engine, which no other core can share; `ratio` of the CPU time per step
 to that of the first row: 1 where the cost grows linearly; `KB per episode` of Python memory after all were reset and
 before their first turn, environment included (tracemalloc, in a run of its own), and `resident`, what the process
-occupies more by then, per episode, its thread included. `slow s`: wall-clock time where each step of an environment
-waits 0 to 200 ms, without Python's lock, and `slow CPU s`, of the process.
+occupies more by then, per episode, its thread included. `waiting`: the same where each step of an environment waits 0
+to 200 ms without Python's lock: CPU time per step, its ratio to the first row, and wall-clock seconds. The last lines
+give the exponents of the total cost between the first size and the last; 1 is linear.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import resource
 import sys
 import time
 import tracemalloc
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -119,34 +121,46 @@ def main() -> None:
         grown = -resident()
         gate = Gate(renderer, size)
         play(renderer, size, gate)
+        waiting = []
         with slow_steps():
-            wall = time.perf_counter()
-            slow_cpu, _ = play(renderer, size, workers=32)
-            wall = time.perf_counter() - wall
+            for _ in range(rounds):
+                wall = time.perf_counter()
+                spent, _ = play(renderer, size, workers=32)
+                waiting.append((spent, time.perf_counter() - wall))
         results.append(
-            {"episodes": size, "cpu": cpu, "loop": loop, "resident": grown + gate.resident, "slow": wall}
-            | {"slow_cpu": slow_cpu, "bytes": memory(renderer, size)}
+            {"episodes": size, "cpu": cpu, "loop": loop, "resident": grown + gate.resident}
+            | {"waiting_cpu": min(waiting)[0], "waiting_wall": min(waiting)[1], "bytes": memory(renderer, size)}
         )
-    first = results[0]["cpu"] / results[0]["episodes"]
+    per_episode = {name: results[0][name] / results[0]["episodes"] for name in ("cpu", "waiting_cpu")}
     rows = [
         [
             str(one["episodes"]),
             1e3 * one["cpu"] / one["episodes"] / TURNS,
             1e3 * one["cpu"] / one["episodes"],
             1e3 * one["loop"] / one["episodes"] / TURNS,
-            one["cpu"] / one["episodes"] / first,
+            one["cpu"] / one["episodes"] / per_episode["cpu"],
             one["bytes"] / one["episodes"] / 1e3,
             one["resident"] / one["episodes"] / 1e3,
-            one["slow"],
-            one["slow_cpu"],
+            1e3 * one["waiting_cpu"] / one["episodes"] / TURNS,
+            one["waiting_cpu"] / one["episodes"] / per_episode["waiting_cpu"],
+            one["waiting_wall"],
         ]
         for one in results
     ]
-    head = "in flight|CPU ms per step|per episode|loop ms per step|ratio|KB per episode|resident|slow s|slow CPU s"
+    head = (
+        "in flight|CPU ms per step|per episode|loop ms per step|ratio|KB per episode|resident|waiting ms|ratio|wall s"
+    )
     _common.print_table(head.split("|"), rows)
+    for name in ("cpu", "waiting_cpu"):
+        print(f"exponent    {exponent(results[0], results[-1], 'episodes', name):.2f} of {name}")
     facts["load_after"] = _common.load()
     print(f"load after  {facts['load_after']}")
     _common.write_json(options.json, facts=facts, results=results)
+
+
+def exponent(first: Mapping[str, float], last: Mapping[str, float], size: str, cost: str) -> float:
+    """Return the power of its size with which a cost grows."""
+    return math.log(last[cost] / first[cost]) / math.log(last[size] / first[size])
 
 
 def play(renderer: ChatRenderer, size: int, engine: Engine | None = None, workers: int = 8) -> tuple[float, float]:

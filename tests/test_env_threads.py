@@ -10,7 +10,9 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar
 
 import gymnasium
@@ -235,6 +237,55 @@ def test_a_call_that_is_given_up_before_it_began_never_does() -> None:
     for thread in (first, second):
         thread.retire()
         assert thread.join(10)
+
+
+@contextmanager
+def waiting_calls(n: int, call: Callable[[int], Any]) -> Iterator[tuple[ConcurrencyLimit, Callable[[], None]]]:
+    """Begin calls with 0 to n-1, each in a thread; yield their line, and a function that waits for all answers."""
+    line, answered = ConcurrencyLimit(32), threading.Semaphore(0)
+    threads = [EnvThread(lambda *_: None, line, f"test-{i}") for i in range(n)]  # type: ignore[arg-type,return-value]
+    for i, thread in enumerate(threads):
+        thread.call(partial(call, i), lambda *_: answered.release())
+
+    def finish() -> None:
+        for _ in threads:
+            while not answered.acquire(timeout=0.02):
+                line.admit()
+
+    yield line, finish
+    for thread in threads:
+        thread.retire()
+        assert thread.join(10)
+
+
+def test_threads_ask_less_often_for_pythons_lock_while_many_calls_wait() -> None:
+    usual, found = sys.getswitchinterval(), []
+    for n in (64, 400):
+        gate = threading.Event()
+        with waiting_calls(n, lambda _, gate=gate: gate.wait(60)) as (line, finish):  # type: ignore[misc]
+            while line.admit():
+                time.sleep(0.01)
+            found.append(sys.getswitchinterval())
+            gate.set()
+            finish()
+    assert found[0] == usual < 4 * usual < found[1]
+    assert sys.getswitchinterval() == usual, "the interval stays long after the calls"
+
+
+@pytest.mark.slow
+def test_a_thousand_waiting_calls_cost_what_sixty_four_do() -> None:
+    def cost(n: int) -> float:
+        def call(i: int) -> None:
+            time.sleep(0.2 * i / n)
+            sum(range(30_000))
+
+        began = time.process_time()
+        with waiting_calls(n, call) as (_, finish):
+            finish()
+        return (time.process_time() - began) / n
+
+    few, many = (min(cost(n) for _ in range(3)) for n in (64, 1024))
+    assert many < 1.5 * few
 
 
 def test_a_system_with_few_threads_plays_fewer_episodes_at_once(

@@ -4,8 +4,8 @@ An environment is made, reset, stepped and closed in one and the same thread: a 
 nothing else. So each live episode has a thread, which keeps its environments for the episodes that come after. All are
 daemons: a hung environment must not keep a finished run alive (`concurrent.futures` would wait for it).
 
-Only so many of these threads run at the same time; the calls of the others wait. A thousand threads that are awake and
-ask for Python's lock every 5 ms would leave little time for anything else.
+Only so many of these threads run at the same time. Calls that wait for a server come back in any number. A thread that
+is awake asks for Python's lock every 5 ms; so that a thousand leave time for work, many ask less often.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from agent_gym.rollout.failures import Failure
 
 PATIENCE_S = 0.02
 """A call that takes longer is taken to wait for something else than Python's lock, unless that is hard to get."""
+_INTERVAL_S = sys.getswitchinterval()  # between two questions of a thread for Python's lock, while few calls wait
 _KEPT = 8
 """Environments that a thread keeps, one for each id and arguments."""
 _GRACE_S = 2.0
@@ -180,11 +181,10 @@ class ConcurrencyLimit:
         return bool(self._waiting)
 
     def _admit(self) -> None:
-        if not self._waiting:
-            return
+        sys.setswitchinterval(_INTERVAL_S * max(1, len(self._slow) // 32))
         now = time.monotonic()
         late = now - min(max(PATIENCE_S, 4 * self._lag), 5 * PATIENCE_S)
-        while (first := next(iter(self._running), None)) and self._running[first] < late:
+        while self._waiting and (first := next(iter(self._running), None)) and self._running[first] < late:
             del self._running[first]
             self._slow.add(first)
         while self._waiting and len(self._running) < self._limit:
