@@ -27,6 +27,7 @@ def prepare(argv: Sequence[str]) -> int:
     """Make a data set ready for its environment, or a model."""
     from agent_gym.prepare import ENCODER, INDEXES, RECIPES, Options, forecast, python_lines, shell_lines, source_names
     from agent_gym.prepare import prepare as run
+    from agent_gym.prepare.release_builder import report_lines
 
     recipes = "\n".join(f"  {name:<19}{recipe.summary}" for name, recipe in RECIPES.items())
     summary = f"{prepare.__doc__}\n\nrecipes:\n{recipes}"
@@ -43,11 +44,18 @@ def prepare(argv: Sequence[str]) -> int:
     parser.flag("--encoder MODEL", help_text, default=ENCODER)
     parser.flag("--device", "where the encoder runs: cpu, cuda, cuda:1", default="cpu")
     parser.flag("--columns", COLUMNS_HELP, type=columns)
+    help_text = "of swe: names of packages with commas, or a file with one in each line; default: the listed ones"
+    parser.flag("--packages LIST", help_text, type=_packages, default=())
+    help_text = "of swe: how many pairs of newest releases of a package that is not listed are tried"
+    parser.flag("--pairs N", help_text, type=positive, default=3)
     help_text = "leave out rows that the environment cannot play, and count them; else they are an error"
     parser.flag("--skip_bad", help_text, action="store_true")
     parser.flag("--dry_run", "only print what would be fetched, in bytes, and written", action="store_true")
     arguments = parser.parse(argv)
     settings = {"columns": arguments.columns, "skip_bad": arguments.skip_bad}
+    if arguments.packages and not RECIPES[arguments.recipe].releases:
+        raise ConfigError(f"prepare: {arguments.recipe} is made of no packages; leave out --packages")
+    settings |= {"packages": arguments.packages, "pairs": arguments.pairs}
     options = Options(arguments.index, arguments.encoder, arguments.device, **settings)
     where = {"source": arguments.source, "output": arguments.output, "options": options}
     if arguments.dry_run:
@@ -68,8 +76,21 @@ def prepare(argv: Sequence[str]) -> int:
         state = "written" if path in prepared.made else "already there, checksums agree"
         table.append((path, count, f"{size:,}", state))
     print(f"{prepared.recipe.name} from {source_names(prepared.source)} in {prepared.folder}")
+    if prepared.recipe.releases:
+        print("\n".join(report_lines(prepared.folder, prepared.pieces)))
     print(f"{align(table, numbers=(1, 2))}\n\n{python_lines(prepared)}\n\n{shell_lines(prepared)}")
     return 0
+
+
+def _packages(text: str) -> tuple[str, ...]:
+    path = Path(text).expanduser()
+    words = path.read_text(encoding="utf-8").splitlines() if path.is_file() else text.split(",")
+    names = tuple(name for word in words if (name := word.partition("#")[0].strip()))
+    wrong = [name for name in names if not re.fullmatch(r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", name)]
+    if wrong or not names:
+        what = f"got {wrong[0]!r}" if wrong else "got none"
+        raise argparse.ArgumentTypeError(f"expected names of packages such as tomlkit,boltons, or a file; {what}")
+    return names
 
 
 def plan(argv: Sequence[str]) -> int:

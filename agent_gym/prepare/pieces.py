@@ -23,7 +23,8 @@ from tqdm import tqdm
 
 from agent_gym.errors import ConfigError, require
 from agent_gym.prepare.model import convert
-from agent_gym.prepare.recipes import Archive, Model, Recipe
+from agent_gym.prepare import release_builder
+from agent_gym.prepare.recipes import Archive, Model, Recipe, Releases
 from agent_gym.prepare.rows import with_context, write_table
 from agent_gym.prepare.sources import DOWNLOADS, NO_SPLIT, Inputs, Rows, files_in, source_names
 from agent_gym.row_files import read_rows
@@ -51,6 +52,8 @@ class Options:
     device: str = "cpu"  # where it encodes
     columns: Mapping[str, str] | None = None  # names of columns by their roles, of files of rows
     skip_bad: bool = False  # whether rows that the environment cannot play are left out
+    packages: tuple[str, ...] = ()  # whose releases become tasks; none for the listed ones
+    pairs: int = 3  # of the newest releases, of a package that is not listed
 
     @property
     def rules(self) -> Rules:
@@ -96,6 +99,8 @@ def pieces_of(recipe: Recipe, inputs: Inputs, options: Options) -> list[Piece]:
         return [Piece(shop, make, ("data", shop))]
     if recipe.model:
         return [_model(recipe.model, inputs)]
+    if recipe.releases:
+        return release_pieces(recipe.releases, options, inputs.paths)
     texts = [_corpus(inputs)] if recipe.corpus else []
     rules = _rules_of(recipe, options)
     return [*(_table(rows, rules) for rows in inputs.rows), *texts, *index_pieces(recipe, options)]
@@ -110,6 +115,8 @@ def index_pieces(recipe: Recipe, options: Options) -> list[Piece]:
         raise ConfigError(f"index is {options.index!r}; it must be one of {', '.join(INDEXES)}")
     if recipe.corpus is None and options.index not in (None, "none"):
         raise ConfigError(f"{recipe.name} has nothing to search, so it has no index; leave out --index")
+    if recipe.releases:  # a package that is added to a finished folder leaves it finished, too
+        return release_pieces(recipe.releases, options)
     if recipe.corpus is None or options.index == "none":
         return []
     if options.index in (None, "bm25"):
@@ -129,6 +136,32 @@ def index_pieces(recipe: Recipe, options: Options) -> list[Piece]:
 
     config = {"index": kind, "encoder": options.encoder}
     return [Piece(path, make, ("retriever", path), build.MANIFEST, config=config)]
+
+
+def release_pieces(releases: Releases, options: Options, paths: Sequence[Path] = ()) -> list[Piece]:
+    """Return a piece for each package: a folder of its tasks, with a report of the releases that make none."""
+    local = release_builder.in_folders(list(paths)) if paths else {}
+    listed = release_builder.listed_packages(releases.packages)
+    names = [release_builder.normal(name) for name in options.packages] or list(local or listed)
+    if unknown := sorted(set(names) - local.keys()) if local else []:
+        raise ConfigError(f"there is no source archive of {', '.join(unknown)}; there are {', '.join(local)}")
+
+    def piece(name: str) -> Piece:
+        path = f"{releases.folder}/{release_builder.split_of(name)}/{name}"
+
+        def make(folder: Path, progress: bool) -> None:
+            found = local.get(name) or release_builder.releases_of(name, listed.get(name), options.pairs)
+            aside = folder / DOWNLOADS / name
+            release_builder.build_package(found, aside, progress)
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            files.replace(aside, folder / path)
+
+        def count(folder: Path) -> int:
+            return len(list((folder / path).glob("*/task.toml")))
+
+        return Piece(path, make, ("data", releases.folder), release_builder.REPORT, count)
+
+    return [piece(name) for name in dict.fromkeys(names)]
 
 
 def _rules_of(recipe: Recipe, options: Options) -> Rules:

@@ -72,6 +72,15 @@ class Built:
 
 
 @dataclass(frozen=True)
+class Releases:
+    """Tasks made of consecutive releases of packages."""
+
+    folder: str  # the tasks, below the prepared folder
+    packages: str  # the file of this package that names them, with the checksums of their archives
+    local: str  # the look of a local copy, for messages
+
+
+@dataclass(frozen=True)
 class Model:
     """A language model of the hub, which a Python package holds as a smaller file, too."""
 
@@ -101,11 +110,12 @@ class Recipe:
     archive: Archive | None = None
     built: Built | None = None
     model: Model | None = None
+    releases: Releases | None = None
 
     def accepted(self) -> list[str]:
         """Return the local files that it takes, for messages."""
         documents = ["BEIR's corpus.jsonl with the columns _id, title and text"] * isinstance(self.corpus, Hub)
-        others = [kind.local for kind in (self.archive, self.built, self.model) if kind is not None]
+        others = [kind.local for kind in (self.archive, self.built, self.model, self.releases) if kind is not None]
         return [table.local for table in self.tables] + documents + others
 
     def cure(self, local: str | None = None) -> str:

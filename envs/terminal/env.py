@@ -6,116 +6,52 @@ import hashlib
 import json
 import math
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from agent_gym.env import Reply
 from agent_gym.envs.terminal.data import EMBEDDED, open_data, task_of
 from agent_gym.envs.terminal.harbor import Task
 from agent_gym.envs.terminal.session import files_of, opened
-from agent_gym.errors import ConfigError, whole_number
-from agent_gym.sandbox import Execution
-from agent_gym.sandbox.terminal import ENVIRONMENT, LIMITS, MAX_COMMAND_BYTES, Terminal, pack, shared_terminals
+from agent_gym.errors import ConfigError
+from agent_gym.sandbox.bash_tool import ARGUMENT, NAME, BashTool
+from agent_gym.sandbox.terminal import ENVIRONMENT, LIMITS, pack, shared_terminals
 from agent_gym.tool_env import ToolEnv
-from agent_gym.tools import Parser, TextTool, ToolCall, ToolResult
+from agent_gym.tools import Parser, ToolCall, ToolResult
 
-NAME, ARGUMENT = "bash", "command"
-NO_OUTPUT, NO_TIME = "[no output]", "[the time for this task is over]"
 DONE = "The task is done."
-MIN_OUTPUT_CHARS = 100
-_CUT = "\n[... cut ...]\n"
-_ENDS = {
-    "cpu_limit": f"[ended: more than {LIMITS.cpu_seconds:g} seconds of CPU time]",
-    "wall_limit": f"[ended: more than {LIMITS.wall_seconds:g} seconds]",
-    "memory_limit": f"[ended: more than {LIMITS.memory_mb} MB of memory]",
-}
-
 
 # The rewards of tasks without any action. Many episodes end at once, and training plays each task several times.
 _UNTOUCHED: dict[bytes, float] = {}
 
 
-class Shell(TextTool):
-    """Runs the commands of an episode in a session, which is opened with the first one."""
-
-    def __init__(self, max_output_chars: int) -> None:
-        about = (
-            "Run a command in bash and return what it prints. Files, the current folder and exported variables are "
-            "kept from one command to the next; what still runs when a command ends is ended."
-        )
-        super().__init__(NAME, about, ARGUMENT, "the command, for example: ls -l", self._answer)
-        self._max_chars = whole_number("max_output_chars", max_output_chars, MIN_OUTPUT_CHARS)
-        self._terminal: Terminal | None = None
-        self._before: list[str] = []
+class Shell(BashTool):
+    """Runs the commands of an episode, and its tests."""
 
     def begin(self, task: Task) -> None:
-        self.close()
-        self._task, self.seconds, self.commands, self.failed = task, 0.0, 0, 0
-
-    @property
-    def late(self) -> bool:
-        """Whether the commands have taken all the time of the task."""
-        return self.seconds >= self._task.seconds
-
-    def _answer(self, command: str) -> ToolResult:
-        if self.late:
-            return ToolResult(NO_TIME, error=True)
-        command = command.encode("utf-8", "replace").decode()
-        if len(command.encode()) > MAX_COMMAND_BYTES or "\0" in command:
-            return ToolResult(f"Error: a command has at most {MAX_COMMAND_BYTES} bytes, and no zero byte", error=True)
-        begun, terminal = time.monotonic(), self._opened()
-        execution = terminal.run(command)
-        self.seconds += time.monotonic() - begun
-        self._before.append(command)
-        self.commands += 1
-        self.failed += not execution.succeeded
-        return ToolResult(shown(execution, self._max_chars), error=not execution.succeeded)
-
-    def _opened(self) -> Terminal:
-        if self._terminal is None:
-            self._terminal = opened(self._task)
-            for earlier in self._before:  # of a copy, whose session has to get its files first
-                self._terminal.run(earlier)
-        return self._terminal
+        self._task = task
+        self.start(partial(opened, task), task.seconds)
 
     def test(self) -> float:
         """End the session, run the tests and return their reward; for files that no command has touched only once."""
         tests = pack({f"/{path}": content for path, content in self._task.tests.items()}, ())
         about = repr((self._task.folder, self._task.setup, self._task.test_variables)).encode()
         untouched = (
-            b"" if self._before else hashlib.sha256(files_of(self._task).archive + tests.archive + about).digest()
+            b"" if self.touched else hashlib.sha256(files_of(self._task).archive + tests.archive + about).digest()
         )
         reward = _UNTOUCHED.get(untouched)
         if reward is None:
             seconds = self._task.test_seconds
             limits = replace(LIMITS, cpu_seconds=seconds, wall_seconds=seconds)
             variables, shown = self._task.test_variables, self._task.shown
-            reward = reward_of(self._opened().test(tests, limits, variables, shown).stderr)
+            reward = reward_of(self.terminal().test(tests, limits, variables, shown).stderr)
         if untouched:
             _UNTOUCHED[untouched] = reward
         self.close()
         return reward
-
-    def close(self) -> None:
-        if self._terminal is not None:
-            self._terminal.close()
-        self._terminal, self._before = None, []
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_terminal": None}
-
-
-def shown(execution: Execution, max_chars: int) -> str:
-    """Write a command's result for the policy: of long outputs the beginning and the end, then how it ended."""
-    text = execution.stdout.rstrip("\n")
-    if len(text) > max_chars:
-        half = (max_chars - len(_CUT)) // 2
-        text = text[:half] + _CUT + text[-half:]
-    end = _ENDS.get(execution.status, "" if execution.succeeded else f"[exit code {execution.exit_code}]")
-    return "\n".join(filter(None, (text, end))) or NO_OUTPUT
 
 
 def reward_of(text: str) -> float:

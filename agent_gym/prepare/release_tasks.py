@@ -1,0 +1,237 @@
+"""Tasks of software: the tests of a release that fail on the release before it and pass on its own code.
+
+A task counts if its tests hold in the sandbox, where there is no network and of other packages pytest alone: all of
+them pass on the new code in three of three runs, the fail-to-pass ones fail on the old code in three of three, and the
+pass-to-pass ones pass there, too. Each fail-to-pass test needs a variant that fails on the new code, for the verdict
+(agent_gym/sandbox/verdicts.py). What does not count has a reason.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import shlex
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent_gym.errors import ConfigError
+from agent_gym.prepare.release_tree import ReleaseTree, changelog_entry, patch_of
+from agent_gym.prepare.variants import Change, changes_of
+from agent_gym.sandbox.suites import Outcomes, Suite, run_suite
+from agent_gym.sandbox.verdicts import Hidden, Variant, changed, function_of, judge
+
+LEVELS = ("names", "changelog", "traceback")
+FOLDER = "/app"
+_RUNS = 3
+_BUILD_SECONDS, _LEAST_SECONDS, _SPARE = 120.0, 20.0, 4  # of CPU time: a run of the build, of a verdict, its reserve
+_MAX_LINES, _MAX_PATCH_BYTES = 1000, 80 << 10  # of the golden patch, which a command has to hold
+_MAX_JUDGING, _MAX_NAMES, _MAX_TRACES = 200, 40, 3
+_MAX_TREE_BYTES = 20 << 20  # a terminal has 32 MB of files
+_VARIANTS, _ROUNDS, _KEPT = 3, 5, 12  # of a test; rounds to find them; how many of the tests that passed before have any
+_IMAGE = "python:3.11-bookworm"
+
+
+class NoTask(Exception):
+    """Two releases that make no task; the text says why."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A task."""
+
+    name: str
+    old: ReleaseTree
+    new: ReleaseTree
+    instructions: Mapping[str, str]  # by level
+    hidden: Hidden
+    patch: str
+
+    @property
+    def suite(self) -> Suite:
+        return suite_of(self.old, self.new)
+
+
+def suite_of(old: ReleaseTree, new: ReleaseTree, own: Mapping[str, bytes] | None = None) -> Suite:
+    """Return the tests of a release over code: that of the release before, or other files in the package's place."""
+    tree = {path: data for path, data in old.files.items() if path not in old.own() and path not in old.tests()}
+    tree |= old.metadata() | new.tests() | (old.own() if own is None else dict(own))
+    files = tuple(sorted(path for path in new.tests() if path.endswith(".py") and "conftest" not in path))
+    files = tuple(path for path in files if Path(path).name.startswith("test") or path.endswith(("_test.py", "_tests.py")))
+    return Suite(tree, tuple(dict.fromkeys((new.root, ""))), files, new.settings)
+
+
+def build(old: ReleaseTree, new: ReleaseTree) -> Built:
+    """Make a task of two releases, the older one first.
+
+    Raises:
+        NoTask: with the reason, if they make none.
+        SandboxError: if the sandbox failed, and not the tests.
+    """
+    try:
+        if old.package != new.package:
+            raise NoTask(f"the package is {', '.join(new.package)}, and was {', '.join(old.package)}")
+        patch = patch_of(old.own(), new.own())
+    except ConfigError as error:
+        raise NoTask(str(error)) from None
+    lines = sum(line.startswith(("+", "-")) for line in patch.splitlines())
+    if not lines:
+        raise NoTask("the package is the same")
+    if lines > _MAX_LINES:
+        raise NoTask(f"the package differs in {lines} lines, at most {_MAX_LINES} are a task")
+    if len(patch.encode()) > _MAX_PATCH_BYTES:
+        raise NoTask(f"the package differs in more than {_MAX_PATCH_BYTES >> 10} KB")
+    if sum(map(len, old.files.values())) > _MAX_TREE_BYTES:
+        raise NoTask(f"its files have more than {_MAX_TREE_BYTES >> 20} MB")
+    if not suite_of(old, new).files:
+        raise NoTask("its source archive has no tests")
+    hidden, texts = _sorted_out(old, new)
+    name = f"{new.release.package}-{old.release.version}-{new.release.version}"
+    made = Built(name, old, new, _instructions(old, new, hidden, texts), hidden, patch)
+    if not (verdict := judge(suite_of(old, new, new.own()), hidden)).solved:
+        raise NoTask(f"the verdict on the release's own code is {verdict}")
+    return made
+
+
+def _sorted_out(old: ReleaseTree, new: ReleaseTree) -> tuple[Hidden, Mapping[str, str]]:
+    """Find the tests of both kinds, their variants, and the texts of failures on the old code."""
+    before, after = suite_of(old, new), suite_of(old, new, new.own())
+    golden = [run_suite(after, seconds=_BUILD_SECONDS)]
+    if not (passed := golden[0].passed()):
+        raise NoTask(f"no test passes: {_why(golden[0])}")
+    empty = [run_suite(before, passed, seconds=_BUILD_SECONDS, texts=True)]
+    if not passed - empty[0].passed():
+        broken = f"; {_why(golden[0])}" if golden[0].broken else ""
+        raise NoTask(f"no test fails before and passes after{broken}")
+    golden += [run_suite(after, passed, seconds=_BUILD_SECONDS) for _ in range(_RUNS - 1)]
+    failing = passed - empty[0].passed()
+    empty += [run_suite(before, failing, seconds=_BUILD_SECONDS) for _ in range(_RUNS - 1)]
+    always = passed.intersection(*(one.passed() for one in golden))
+    held = always & empty[0].passed()
+    judging = {name for name in always & failing if all(one.by_id.get(name) not in ("passed", "skipped") for one in empty)}
+    if not judging:
+        raise NoTask("no test fails before in three of three runs and passes after in three of three")
+    if len(judging) > _MAX_JUDGING:
+        raise NoTask(f"{len(judging)} tests fail before and pass after, at most {_MAX_JUDGING} are a task")
+    seconds = max(_LEAST_SECONDS, _SPARE * max(one.seconds for one in golden))
+    variants = _variants(after, judging, held)
+    without = judging - {name for one in variants for name in one.ids}
+    if without:
+        raise NoTask(f"no variant of {sorted(without)[0]} fails on the right code")
+    return Hidden(tuple(sorted(judging)), tuple(sorted(held)), tuple(variants), seconds), empty[0].texts
+
+
+def _why(outcomes: Outcomes) -> str:
+    """Say why tests do not run: the last line of each kind of failure, with a file that has it."""
+    found: dict[str, str] = {}
+    for name in outcomes.broken:
+        found.setdefault(outcomes.texts.get(name, "").strip().rpartition("\n")[2].removeprefix("E").strip(), name)
+    shown = [f"{text} ({name})" for text, name in list(found.items())[:3]]
+    return "; ".join(shown) or f"pytest ended with {outcomes.status!r} and {len(outcomes.by_id)} tests"
+
+
+def _variants(after: Suite, judging: set[str], held: frozenset[str]) -> list[Variant]:
+    """Find variants of the judging tests, and of some that passed before, which fail on the right code."""
+    files = {name.partition("::")[0] for name in judging}
+    near = sorted({function_of(name) for name in held if name.partition("::")[0] in files})
+    wanted = {function_of(name) for name in judging} | set(near[:: max(1, len(near) // _KEPT)][:_KEPT])
+    left: dict[str, list[Change]] = {}
+    for file in sorted({name.partition("::")[0] for name in wanted}):
+        inner = {name.partition("::")[2] for name in wanted if name.startswith(f"{file}::")}
+        for name, changes in changes_of(after.tree.get(file, b""), inner).items():
+            left[f"{file}::{name}"] = changes
+    ids: dict[str, list[str]] = {}
+    for name in sorted(judging | held):
+        if function_of(name) in left:
+            ids.setdefault(function_of(name), []).append(name)
+    found: dict[str, list[Variant]] = {}
+    for _ in range(_ROUNDS):
+        tried = {
+            function: Variant(function.partition("::")[0], *changes.pop(0), tuple(ids[function]))
+            for function, changes in left.items()
+            if changes and len(found.get(function, ())) < _VARIANTS
+        }
+        if not tried:
+            break
+        suite = Suite(changed(after.tree, list(tried.values())), after.roots, after.files, after.config)
+        names = [name for one in tried.values() for name in one.ids]
+        ended = run_suite(suite, names, seconds=_BUILD_SECONDS).by_id
+        for function, one in tried.items():
+            failed = tuple(name for name in one.ids if ended.get(name) == "failed")
+            if failed:
+                found.setdefault(function, []).append(Variant(one.file, one.begin, one.end, one.text, failed))
+    return [one for function in sorted(found) for one in found[function]]
+
+
+def _instructions(old: ReleaseTree, new: ReleaseTree, hidden: Hidden, texts: Mapping[str, str]) -> dict[str, str]:
+    """Write the instruction of each level; the one of the changelog alone only if the changelog says something."""
+    entry, names = changelog_entry(old, new), hidden.fail_to_pass
+    begin = (
+        f"The current folder holds the source of {new.release.package} {old.release.version}. Change it into what "
+        f"release {new.release.version} does. Only changes of {' and '.join(new.package)} count; tests that are not "
+        "here decide."
+    )
+    said = f"{begin}\n\nThe changelog of {new.release.version}:\n\n{entry}" if entry else begin
+    listed = "\n".join(f"- {name}" for name in names[:_MAX_NAMES])
+    more = f"\n- and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    named = f"{said}\n\nThese tests of the new release fail, and have to pass:\n\n{listed}{more}"
+    traces = [texts[name] for name in names if name in texts][:_MAX_TRACES]
+    broken = {name.partition("::")[0] for name in names}
+    traces = traces or [texts[name] for name in sorted(broken) if name in texts][:_MAX_TRACES]
+    traced = "\n\n".join([named, *(f"```\n{text}\n```" for text in traces)])
+    return {"names": named, "traceback": traced, **({"changelog": said} if entry else {})}
+
+
+def write(task: Built, folder: Path) -> None:
+    """Write a task as a folder in Harbor's form, with what the verdict needs in tests/swe.json."""
+    new, old = task.new, task.old
+    facts = {
+        "name": task.name,
+        "package": new.release.package,
+        "own": new.package,
+        "root": new.root,
+        "config": new.settings,
+        "files": task.suite.files,
+        "instructions": dict(task.instructions),
+        "hidden": task.hidden.to_json(),
+    }
+    about = {"package": new.release.package, "before": old.release.version, "after": new.release.version}
+    about |= {"licence": new.licence, "source_before": old.release.source, "sha256_before": old.release.sha256}
+    about |= {"source_after": new.release.source, "sha256_after": new.release.sha256}
+    place, seconds = f"{FOLDER}/{new.root}".rstrip("/"), task.hidden.seconds
+    words = [f"-c {FOLDER}/{new.settings}" if new.settings else "-c /dev/null", "-o addopts= -p no:cacheprovider"]
+    texts: dict[str, str | bytes] = {
+        "instruction.md": task.instructions["names"] + "\n",
+        "task.toml": 'version = "1.0"\n\n[metadata]\n'
+        + "".join(f"{name} = {json.dumps(value)}\n" for name, value in about.items())
+        + f"\n[agent]\ntimeout_sec = 600.0\n\n[verifier]\ntimeout_sec = {seconds}\n"
+        + "\n[environment]\nallow_internet = false\n",
+        "environment/Dockerfile": f"FROM {_IMAGE}\nWORKDIR {FOLDER}\nRUN pip install pytest\n"
+        f"COPY app.tar.gz /tmp/app.tar.gz\nRUN tar -xzf /tmp/app.tar.gz -C {FOLDER} && rm /tmp/app.tar.gz\n",
+        "tests/test.sh": f"#!/bin/bash\n# For Harbor; AgentR1/SWE-v0 judges by swe.json.\ntar -xzf /tests/tree.tar.gz -C {FOLDER}\n"
+        f"cd {FOLDER} && PYTHONPATH={shlex.quote(place)} python3 -m pytest {' '.join(words)} @/tests/ids.txt\n"
+        "[ $? = 0 ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n",
+        "tests/ids.txt": "".join(f"{one}\n" for one in (*task.hidden.fail_to_pass, *task.hidden.pass_to_pass)),
+        "tests/swe.json": json.dumps(facts, ensure_ascii=False, indent=1) + "\n",
+        "solution/golden.patch": task.patch,
+        "solution/solve.sh": f"#!/bin/bash\ncd {FOLDER} && git apply /solution/golden.patch\n",
+        "environment/app.tar.gz": _archive({**old.files, **old.metadata()}),
+        "tests/tree.tar.gz": _archive(new.tests()),
+    }
+    for name, content in texts.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def _archive(files: Mapping[str, bytes]) -> bytes:
+    """Pack files so that the same files give the same bytes."""
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
+        for path, data in sorted(files.items()):
+            member = tarfile.TarInfo(path)
+            member.size, member.mode = len(data), 0o755 if data.startswith(b"#!") else 0o644
+            tar.addfile(member, io.BytesIO(data))
+    return packed.getvalue()

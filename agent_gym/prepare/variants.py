@@ -1,0 +1,194 @@
+"""Variants of tests that should fail where the tests pass: other expected values, and opposite assertions.
+
+They are changes of a few bytes, so that a file with some reads like the file without. Whether one fails on the right
+code is for a run of it to say (release_tasks.py).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+_OPPOSITE: dict[type[ast.cmpop], str] = {
+    ast.Eq: "!=",
+    ast.NotEq: "==",
+    ast.Is: "is not",
+    ast.IsNot: "is",
+    ast.In: "not in",
+    ast.NotIn: "in",
+    ast.Lt: ">=",
+    ast.GtE: "<",
+    ast.Gt: "<=",
+    ast.LtE: ">",
+}
+_OPPOSITE_METHODS = {
+    "assertEqual": "assertNotEqual",
+    "assertTrue": "assertFalse",
+    "assertIn": "assertNotIn",
+    "assertIs": "assertIsNot",
+    "assertIsNone": "assertIsNotNone",
+    "assertIsInstance": "assertNotIsInstance",
+}
+_OPPOSITE_METHODS |= {other: one for one, other in _OPPOSITE_METHODS.items()}
+_MOST_VALUES = 6  # of one test
+
+
+class Change(NamedTuple):
+    """Bytes of a test file, and what is written in their place."""
+
+    begin: int
+    end: int
+    text: str
+
+
+def changes_of(source: bytes, functions: Collection[str]) -> dict[str, list[Change]]:
+    """Return the changes of each test function, the less conspicuous ones first.
+
+    Args:
+        source: of a test file.
+        functions: names as in ids: "test_a", or "TestB::test_c".
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return {}
+    text = _Text(source)
+    found: dict[str, list[Change]] = {}
+    for name, function in _functions(tree, ""):
+        if name in functions:
+            found[name] = [one for one in dict.fromkeys(_changes(text, function)) if _can_be_read(source, one)]
+    return found
+
+
+def _can_be_read(source: bytes, change: Change) -> bool:
+    try:
+        ast.parse(source[: change.begin] + change.text.encode() + source[change.end :])
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def _functions(block: ast.AST, place: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for node in getattr(block, "body", ()):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield place + node.name, node
+        elif isinstance(node, ast.ClassDef):
+            yield from _functions(node, f"{place}{node.name}::")
+
+
+class _Text:
+    """A source whose nodes can be found in its bytes."""
+
+    def __init__(self, source: bytes) -> None:
+        self.source = source
+        self._starts = [0]
+        for line in source.splitlines(keepends=True):
+            self._starts.append(self._starts[-1] + len(line))
+
+    def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        return self._starts[node.lineno - 1] + node.col_offset, self._starts[node.end_lineno - 1] + node.end_col_offset
+
+    def of(self, node: ast.expr | ast.stmt) -> str:
+        begin, end = self.span(node)
+        return self.source[begin:end].decode("utf-8", "replace")
+
+
+def _changes(text: _Text, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Change]:
+    nodes = [node for statement in function.body for node in ast.walk(statement)]
+    asserts = [node for node in nodes if isinstance(node, ast.Assert)]
+    calls = [node for node in nodes if isinstance(node, ast.Call) and _method(node).startswith("assert")]
+    expected = [node for one in (*asserts, *calls) for node in _constants(one)]
+    yield from (change for node in expected[-_MOST_VALUES:] for change in _other_value(text, node))
+    for one in asserts:
+        yield from _wrapped(text, one.test)
+    for call in calls:
+        if _method(call) == "assertEqual" and len(call.args) >= 2:
+            begin, end = text.span(call.args[1])
+            yield Change(begin, end, f"({text.of(call.args[1])},)")
+    yield from _other_exceptions(text, nodes)
+    for one in reversed(asserts):
+        yield from _opposite(text, one.test)
+    for call in reversed(calls):
+        if (other := _OPPOSITE_METHODS.get(_method(call))) and isinstance(call.func, ast.Attribute):
+            _, end = text.span(call.func)
+            yield Change(end - len(call.func.attr), end, other)
+    inner = [node for statement in function.body for node in _constants(statement)]
+    yield from (change for node in inner[-_MOST_VALUES:] for change in _other_value(text, node))
+    _, end = text.span(function.body[-1])
+    first = function.body[0]
+    if first.lineno != function.lineno and not text.source[end : end + 1].strip(b"\r\n"):
+        yield Change(end, end, f"\n{' ' * first.col_offset}assert not True")
+
+
+def _method(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
+
+
+def _constants(node: ast.AST) -> Iterator[ast.Constant]:
+    """Yield the constants below a node, but for docstrings and the parts of f-strings, which have no place."""
+    if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+        return
+    if isinstance(node, ast.Constant):
+        yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _constants(child)
+
+
+def _other_value(text: _Text, node: ast.Constant) -> Iterator[Change]:
+    value, written = node.value, text.of(node)
+    try:
+        if ast.literal_eval(written) != value:
+            return
+    except (ValueError, SyntaxError):
+        return
+    begin, end = text.span(node)
+    if isinstance(value, bool):
+        yield Change(begin, end, str(not value))
+    elif isinstance(value, int):
+        yield Change(begin, end, str(value + 1))
+    elif isinstance(value, float):
+        yield Change(begin, end, repr(value + 1.0))
+    elif isinstance(value, str | bytes) and value and "\n" not in written:
+        middle = next((at for at in range(len(written) // 2, len(written)) if written[at].isalpha()), None)
+        if middle is None or "\\" in written or not written[0] in "'\"b":
+            yield Change(begin, end, repr(value[:-1]))
+        else:
+            letter = written[middle]
+            other = chr(ord(letter) + (-1 if letter in "zZ" else 1))
+            yield Change(begin, end, written[:middle] + other + written[middle + 1 :])
+
+
+def _wrapped(text: _Text, test: ast.expr) -> Iterator[Change]:
+    """Compare with a tuple of the expected value: an object that says it equals anything equals this, too."""
+    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
+        begin, end = text.span(test.comparators[0])
+        yield Change(begin, end, f"({text.of(test.comparators[0])},)")
+
+
+def _opposite(text: _Text, test: ast.expr) -> Iterator[Change]:
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        _, begin = text.span(test.left)
+        end, _ = text.span(test.comparators[0])
+        between = text.source[begin:end].decode("utf-8", "replace")
+        if other := _OPPOSITE.get(type(test.ops[0])):
+            around = between.replace("not in", "in").replace("is not", "is").strip(" ()\n\t\\")
+            if around in ("==", "!=", "is", "in", "<", ">", "<=", ">="):
+                yield Change(begin, end, between.replace(between.strip(" ()\n\t\\"), other))
+    elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        begin, end = text.span(test)
+        inner, _ = text.span(test.operand)
+        yield Change(begin, inner, "")
+    else:
+        begin, end = text.span(test)
+        yield Change(begin, end, f"not ({text.of(test)})")
+
+
+def _other_exceptions(text: _Text, nodes: list[ast.AST]) -> Iterator[Change]:
+    """Expect another exception in `pytest.raises(ValueError)`, and in `assertRaises`."""
+    for node in nodes:
+        if isinstance(node, ast.Call) and _method(node) in ("raises", "assertRaises") and node.args:
+            begin, end = text.span(node.args[0])
+            known = text.of(node.args[0])
+            yield Change(begin, end, "ZeroDivisionError" if known != "ZeroDivisionError" else "OSError")

@@ -1,0 +1,144 @@
+"""A verdict by tests that run in one process with the code they judge, which may forge whatever that process reports.
+
+Such code can read the tests, replace pytest, or write the report: nothing in its process keeps a secret from it. So it
+is asked for what it cannot know. Of each judging test there are variants with another expected value or the opposite
+assertion, each of which failed on the right code when the task was built. Several runs, in sandboxes that share
+nothing, have each test as it is or as a variant, drawn by lot outside of them. A run counts if the tests as they are
+pass and the variants fail. To forge that, code has to tell one from the other, and what tells them is the right
+behaviour.
+
+Not held: code that guesses from the source of a test whether a person would have written it, and code that is right
+only for the inputs of the tests.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from agent_gym.sandbox.suites import Outcomes, Suite, run_suite
+
+RUNS = 4
+_KEPT_VARIANTS = 6  # of the tests that passed before, in one run
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A change of a test file after which some tests fail on the right code."""
+
+    file: str
+    begin: int  # bytes
+    end: int
+    text: str
+    ids: tuple[str, ...]  # the tests that fail by it
+
+    @property
+    def function(self) -> str:
+        """The test function: variants of one exclude each other."""
+        return function_of(self.ids[0])
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """What decides about a task."""
+
+    fail_to_pass: tuple[str, ...]
+    pass_to_pass: tuple[str, ...]
+    variants: tuple[Variant, ...]
+    seconds: float  # of CPU time, that a run may take
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, read: Mapping[str, Any]) -> Hidden:
+        """Read `to_json`; KeyError, TypeError or ValueError for anything else."""
+        variants = tuple(Variant(**{**one, "ids": tuple(one["ids"])}) for one in read["variants"])
+        both = (tuple(map(str, read[name])) for name in ("fail_to_pass", "pass_to_pass"))
+        return cls(*both, variants, float(read["seconds"]))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of all runs."""
+
+    solved: bool
+    fail_to_pass: float  # the share of these tests that pass; 0 if a variant passed
+    pass_to_pass: float
+    forged: bool  # whether a variant passed, which is right code's in no case
+    seconds: float  # of CPU time
+
+
+def function_of(test: str) -> str:
+    """Return a test's id without the parameters of its case."""
+    return test.partition("[")[0]
+
+
+def changed(tree: Mapping[str, bytes], variants: Sequence[Variant]) -> dict[str, bytes]:
+    """Return a tree with variants in it."""
+    made = dict(tree)
+    for one in sorted(variants, key=lambda one: -one.begin):
+        content = made[one.file]
+        made[one.file] = content[: one.begin] + one.text.encode() + content[one.end :]
+    return made
+
+
+def judge(suite: Suite, hidden: Hidden, *, runs: int = RUNS, lots: random.Random | None = None) -> Verdict:
+    """Run the tests of a task, and the variants of some, and decide.
+
+    Args:
+        suite: the code to be judged, with the tests.
+        hidden: the task's tests.
+        runs: how many runs there are, two at least.
+        lots: which variants a run has; by default nobody can know them before.
+
+    Raises:
+        SandboxError: if the sandbox failed, and not the tests.
+    """
+    drawn = _draw(hidden, runs, lots or secrets.SystemRandom())
+    judging = set(hidden.fail_to_pass)
+    kept = {name for variants in drawn for one in variants for name in one.ids} - judging
+
+    def play(number: int) -> tuple[Outcomes, set[str], set[str]]:
+        failing = {name for one in drawn[number] for name in one.ids}
+        functions = {one.function for one in drawn[number]}
+        wanted = judging | kept | (set(hidden.pass_to_pass) if not number else set())
+        passing = {name for name in wanted if function_of(name) not in functions}
+        tree = changed(suite.tree, drawn[number])
+        return run_suite(replace(suite, tree=tree), passing | failing, seconds=hidden.seconds), passing, failing
+
+    with ThreadPoolExecutor(2) as pool:
+        played = list(pool.map(play, range(runs)))
+    forged = any(outcomes.by_id.get(name) == "passed" for outcomes, _, failing in played for name in failing)
+    held = all(outcomes.by_id.get(name) == "failed" for outcomes, _, failing in played for name in failing)
+    lost = {name for outcomes, passing, _ in played for name in passing - outcomes.passed()}
+
+    def share(names: tuple[str, ...]) -> float:
+        return 0.0 if forged else 1 - len(lost.intersection(names)) / max(1, len(names))
+
+    solved = held and not lost
+    seconds = sum(outcomes.seconds for outcomes, _, _ in played)
+    return Verdict(solved, share(hidden.fail_to_pass), share(hidden.pass_to_pass), forged, seconds)
+
+
+def _draw(hidden: Hidden, runs: int, lots: random.Random) -> list[list[Variant]]:
+    """Draw the variants of each run: every judging test is a variant in some runs and itself in others."""
+    judging = {function_of(name) for name in hidden.fail_to_pass}
+    of: dict[str, list[Variant]] = {}
+    for one in hidden.variants:
+        of.setdefault(one.function, []).append(one)
+    drawn: list[list[Variant]] = [[] for _ in range(runs)]
+    for function in sorted(judging & of.keys()):
+        sides = [True, False, *(lots.random() < 0.5 for _ in range(runs - 2))]
+        lots.shuffle(sides)
+        for number, side in enumerate(sides):
+            if side:
+                drawn[number].append(lots.choice(of[function]))
+    others = sorted(of.keys() - judging)
+    for function in lots.sample(others, min(_KEPT_VARIANTS, len(others))):
+        drawn[0].append(lots.choice(of[function]))
+    return drawn
