@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import io
+import shutil
 import tarfile
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import agent_gym
-from agent_gym.prepare import Options, Prepared, prepare
+from agent_gym.prepare import prepare
 
 ENV_ID = "AgentR1/SWE-v0"
 _MODULE = '''"""Counts of words."""
@@ -96,11 +100,19 @@ def write_archive(folder: Path, version: str, files: Mapping[str, str], name: st
     return path
 
 
-def prepared(folder: Path) -> Prepared:
-    """Two archives, and the folder that `agent-gym prepare swe --from` makes of them."""
+@functools.cache
+def shared_folder() -> Path:
+    """The folder that `agent-gym prepare swe --from` makes of two archives, once for all tests of this process."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for new in (False, True):
         write_archive(folder / "archives", "1.1" if new else "1.0", release_files(new))
-    return prepare("swe", source=[str(folder / "archives")], output=folder / "made", options=Options())
+    return prepare("swe", source=[str(folder / "archives")], output=folder / "made").folder
+
+
+def shared_task() -> Path:
+    (folder,) = shared_folder().rglob("task.toml")
+    return folder.parent
 
 
 def made_env(tasks: Path, **settings: Any) -> Any:

@@ -22,9 +22,10 @@ from gymnasium.envs.registration import load_env_creator
 from tqdm import tqdm
 
 from agent_gym.errors import ConfigError, require
-from agent_gym.prepare.model import convert
 from agent_gym.prepare import release_builder
+from agent_gym.prepare.model import convert
 from agent_gym.prepare.recipes import Archive, Model, Recipe, Releases
+from agent_gym.prepare.releases import in_folders, normal
 from agent_gym.prepare.rows import with_context, write_table
 from agent_gym.prepare.sources import DOWNLOADS, NO_SPLIT, Inputs, Rows, files_in, source_names
 from agent_gym.row_files import read_rows
@@ -140,9 +141,9 @@ def index_pieces(recipe: Recipe, options: Options) -> list[Piece]:
 
 def release_pieces(releases: Releases, options: Options, paths: Sequence[Path] = ()) -> list[Piece]:
     """Return a piece for each package: a folder of its tasks, with a report of the releases that make none."""
-    local = release_builder.in_folders(list(paths)) if paths else {}
+    local = in_folders(list(paths)) if paths else {}
     listed = release_builder.listed_packages(releases.packages)
-    names = [release_builder.normal(name) for name in options.packages] or list(local or listed)
+    names = [normal(name) for name in options.packages] or list(local or listed)
     if unknown := sorted(set(names) - local.keys()) if local else []:
         raise ConfigError(f"there is no source archive of {', '.join(unknown)}; there are {', '.join(local)}")
 

@@ -15,7 +15,7 @@ from typing import Any
 from agent_gym.errors import ConfigError
 from agent_gym.prepare.release_tasks import NoTask, build, write
 from agent_gym.prepare.release_tree import ReleaseTree
-from agent_gym.prepare.releases import Release, fetch, in_folders, normal, on_index, unpack
+from agent_gym.prepare.releases import Release, fetch, normal, on_index, unpack
 from agent_gym.sandbox.terminal import pytest_is_here, shared_terminals
 
 REPORT = "report.json"
@@ -116,6 +116,3 @@ def report_lines(folder: Path, pieces: Mapping[str, Any]) -> Iterator[str]:
             if not pair["task"]:
                 yield f"no task: {read['package']} {pair['before']} -> {pair['after']}: {pair['reason']}"
     yield f"{tasks} tasks"
-
-
-__all__ = ["REPORT", "build_package", "in_folders", "listed_packages", "normal", "releases_of", "report_lines", "split_of"]

@@ -11,17 +11,18 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import shlex
 import tarfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent_gym.errors import ConfigError
 from agent_gym.prepare.release_tree import ReleaseTree, changelog_entry, patch_of
-from agent_gym.prepare.variants import Change, changes_of
+from agent_gym.prepare.variants import Change, Site, changes_of, sites_of
 from agent_gym.sandbox.suites import Outcomes, Suite, run_suite
-from agent_gym.sandbox.verdicts import Hidden, Variant, changed, function_of, judge
+from agent_gym.sandbox.verdicts import Hidden, Variant, changed, judge
 
 LEVELS = ("names", "changelog", "traceback")
 FOLDER = "/app"
@@ -30,7 +31,12 @@ _BUILD_SECONDS, _LEAST_SECONDS, _SPARE = 120.0, 20.0, 4  # of CPU time: a run of
 _MAX_LINES, _MAX_PATCH_BYTES = 1000, 80 << 10  # of the golden patch, which a command has to hold
 _MAX_JUDGING, _MAX_NAMES, _MAX_TRACES = 200, 40, 3
 _MAX_TREE_BYTES = 20 << 20  # a terminal has 32 MB of files
-_VARIANTS, _ROUNDS, _KEPT = 3, 5, 12  # of a test; rounds to find them; how many of the tests that passed before have any
+_VARIANTS, _ROUNDS, _KEPT = (
+    3,
+    5,
+    12,
+)  # of a test; rounds to find them; how many of the tests that passed before have any
+_TEST_FILE = re.compile(r"test.*\.py|.*_tests?\.py")
 _IMAGE = "python:3.11-bookworm"
 
 
@@ -59,7 +65,9 @@ def suite_of(old: ReleaseTree, new: ReleaseTree, own: Mapping[str, bytes] | None
     tree = {path: data for path, data in old.files.items() if path not in old.own() and path not in old.tests()}
     tree |= old.metadata() | new.tests() | (old.own() if own is None else dict(own))
     files = tuple(sorted(path for path in new.tests() if path.endswith(".py") and "conftest" not in path))
-    files = tuple(path for path in files if Path(path).name.startswith("test") or path.endswith(("_test.py", "_tests.py")))
+    files = tuple(
+        path for path in files if Path(path).name.startswith("test") or path.endswith(("_test.py", "_tests.py"))
+    )
     return Suite(tree, tuple(dict.fromkeys((new.root, ""))), files, new.settings)
 
 
@@ -110,7 +118,9 @@ def _sorted_out(old: ReleaseTree, new: ReleaseTree) -> tuple[Hidden, Mapping[str
     empty += [run_suite(before, failing, seconds=_BUILD_SECONDS) for _ in range(_RUNS - 1)]
     always = passed.intersection(*(one.passed() for one in golden))
     held = always & empty[0].passed()
-    judging = {name for name in always & failing if all(one.by_id.get(name) not in ("passed", "skipped") for one in empty)}
+    judging = {
+        name for name in always & failing if all(one.by_id.get(name) not in ("passed", "skipped") for one in empty)
+    }
     if not judging:
         raise NoTask("no test fails before in three of three runs and passes after in three of three")
     if len(judging) > _MAX_JUDGING:
@@ -134,35 +144,30 @@ def _why(outcomes: Outcomes) -> str:
 
 def _variants(after: Suite, judging: set[str], held: frozenset[str]) -> list[Variant]:
     """Find variants of the judging tests, and of some that passed before, which fail on the right code."""
-    files = {name.partition("::")[0] for name in judging}
-    near = sorted({function_of(name) for name in held if name.partition("::")[0] in files})
-    wanted = {function_of(name) for name in judging} | set(near[:: max(1, len(near) // _KEPT)][:_KEPT])
-    left: dict[str, list[Change]] = {}
-    for file in sorted({name.partition("::")[0] for name in wanted}):
-        inner = {name.partition("::")[2] for name in wanted if name.startswith(f"{file}::")}
-        for name, changes in changes_of(after.tree.get(file, b""), inner).items():
-            left[f"{file}::{name}"] = changes
-    ids: dict[str, list[str]] = {}
-    for name in sorted(judging | held):
-        if function_of(name) in left:
-            ids.setdefault(function_of(name), []).append(name)
-    found: dict[str, list[Variant]] = {}
+    all_sites = sites_of(after.tree, sorted(judging | held))
+    own = {site for site, ids in all_sites.items() if not judging.isdisjoint(ids)}
+    near = sorted(site for site in all_sites.keys() - own if site.file in {one.file for one in own})
+    wanted = [*sorted(own), *near[:: max(1, len(near) // _KEPT)][:_KEPT]]
+    left: dict[Site, list[Change]] = {}
+    for file in {site.file for site in wanted}:
+        inner = {site.function: site for site in wanted if site.file == file}
+        left |= {inner[name]: changes for name, changes in changes_of(after.tree[file], inner).items()}
+    found: dict[Site, list[Variant]] = {site: [] for site in wanted}
     for _ in range(_ROUNDS):
         tried = {
-            function: Variant(function.partition("::")[0], *changes.pop(0), tuple(ids[function]))
-            for function, changes in left.items()
-            if changes and len(found.get(function, ())) < _VARIANTS
+            site: Variant(site.file, *changes.pop(0), (), tuple(all_sites[site]))
+            for site, changes in left.items()
+            if changes and len(found[site]) < _VARIANTS
         }
         if not tried:
             break
-        suite = Suite(changed(after.tree, list(tried.values())), after.roots, after.files, after.config)
-        names = [name for one in tried.values() for name in one.ids]
+        suite = replace(after, tree=changed(after.tree, list(tried.values())))
+        names = [name for one in tried.values() for name in one.touched]
         ended = run_suite(suite, names, seconds=_BUILD_SECONDS).by_id
-        for function, one in tried.items():
-            failed = tuple(name for name in one.ids if ended.get(name) == "failed")
-            if failed:
-                found.setdefault(function, []).append(Variant(one.file, one.begin, one.end, one.text, failed))
-    return [one for function in sorted(found) for one in found[function]]
+        for site, one in tried.items():
+            if failed := tuple(name for name in one.touched if ended.get(name) == "failed"):
+                found[site].append(replace(one, ids=failed))
+    return [one for some in found.values() for one in some]
 
 
 def _instructions(old: ReleaseTree, new: ReleaseTree, hidden: Hidden, texts: Mapping[str, str]) -> dict[str, str]:
@@ -210,7 +215,8 @@ def write(task: Built, folder: Path) -> None:
         + "\n[environment]\nallow_internet = false\n",
         "environment/Dockerfile": f"FROM {_IMAGE}\nWORKDIR {FOLDER}\nRUN pip install pytest\n"
         f"COPY app.tar.gz /tmp/app.tar.gz\nRUN tar -xzf /tmp/app.tar.gz -C {FOLDER} && rm /tmp/app.tar.gz\n",
-        "tests/test.sh": f"#!/bin/bash\n# For Harbor; AgentR1/SWE-v0 judges by swe.json.\ntar -xzf /tests/tree.tar.gz -C {FOLDER}\n"
+        "tests/test.sh": "#!/bin/bash\n# For Harbor; AgentR1/SWE-v0 judges by swe.json.\n"
+        f"tar -xzf /tests/tree.tar.gz -C {FOLDER}\n"
         f"cd {FOLDER} && PYTHONPATH={shlex.quote(place)} python3 -m pytest {' '.join(words)} @/tests/ids.txt\n"
         "[ $? = 0 ] && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n",
         "tests/ids.txt": "".join(f"{one}\n" for one in (*task.hidden.fail_to_pass, *task.hidden.pass_to_pass)),

@@ -16,10 +16,9 @@ from pathlib import PurePosixPath
 
 from agent_gym.errors import ConfigError
 from agent_gym.prepare.releases import Release, normal
-from agent_gym.sandbox.suites import TEST_FOLDERS, is_test
+from agent_gym.sandbox.suites import SETTINGS, TEST_FOLDERS, is_test
 
 _BASES = ("src", "", "lib", "python")  # where packages lie in an archive
-_SETTINGS = ("pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")  # in the order of pytest
 _SECTIONS = {"tox.ini": "pytest", "setup.cfg": "tool:pytest"}
 _NO_PACKAGES = frozenset("docs doc examples example benchmarks benchmark scripts tools bin ci build dist".split())
 _CHANGELOG = re.compile(r"(?i)(changelog|changes|history|news|release[-_ ]?notes|whatsnew)(\.(md|rst|txt))?")
@@ -66,12 +65,12 @@ class ReleaseTree:
 
     def tests(self) -> dict[str, bytes]:
         """Return the tests, with all in their folders, and the files that can hold settings of pytest."""
-        return {path: data for path, data in self.files.items() if is_test(path) or path in _SETTINGS}
+        return {path: data for path, data in self.files.items() if is_test(path) or path in SETTINGS}
 
     @cached_property
     def settings(self) -> str:
         """The file that has settings of pytest, or ""."""
-        return next((name for name in _SETTINGS if name in self.files and self._is_set(name)), "")
+        return next((name for name in SETTINGS if name in self.files and self._is_set(name)), "")
 
     def _is_set(self, name: str) -> bool:
         text = self.files[name].decode("utf-8", "replace")
@@ -144,12 +143,12 @@ def patch_of(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
         except UnicodeDecodeError:
             raise ConfigError(f"its difference has {path}, which is no text") from None
         old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in texts)  # as git counts lines
-        names = [f"a/{path}" if path in before else "/dev/null", f"b/{path}" if path in after else "/dev/null"]
+        source = f"a/{path}" if path in before else "/dev/null"
+        target = f"b/{path}" if path in after else "/dev/null"
         head = f"diff --git a/{path} b/{path}\n"
         head += "new file mode 100644\n" if path not in before else ""
         head += "deleted file mode 100644\n" if path not in after else ""
-        lines = difflib.unified_diff(old, new, *names)
+        lines = difflib.unified_diff(old, new, source, target)
         shown = (line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
         parts.append(head + "".join(shown))
     return "".join(parts)
-

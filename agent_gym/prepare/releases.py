@@ -16,7 +16,8 @@ import sys
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -201,13 +202,13 @@ def unpack(data: bytes, name: str) -> dict[str, bytes]:
     return found
 
 
-def _members(data: bytes) -> Iterator[tuple[str, int, object]]:
+def _members(data: bytes) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
     """Give the regular files of an archive: a name, the bytes, and a function that reads it."""
     if zipfile.is_zipfile(io.BytesIO(data)):
         with zipfile.ZipFile(io.BytesIO(data)) as zipped:
             for info in zipped.infolist():
                 if not info.is_dir() and (info.external_attr >> 28) in (0, 8):  # a file, by the mode of Unix
-                    yield info.filename, info.file_size, lambda info=info: zipped.open(info).read(info.file_size + 1)
+                    yield info.filename, info.file_size, partial(_read, zipped, info)
         return
     with tarfile.open(fileobj=io.BytesIO(data)) as tarred:
         for member in tarred:
@@ -215,3 +216,8 @@ def _members(data: bytes) -> Iterator[tuple[str, int, object]]:
                 stream = tarred.extractfile(member)
                 if stream is not None:
                     yield member.name, member.size, stream.read
+
+
+def _read(zipped: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    with zipped.open(info) as stream:
+        return stream.read(info.file_size + 1)

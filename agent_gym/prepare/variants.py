@@ -7,7 +7,8 @@ code is for a run of it to say (release_tasks.py).
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 _OPPOSITE: dict[type[ast.cmpop], str] = {
@@ -32,6 +33,7 @@ _OPPOSITE_METHODS = {
 }
 _OPPOSITE_METHODS |= {other: one for one, other in _OPPOSITE_METHODS.items()}
 _MOST_VALUES = 6  # of one test
+_DEPTH = 8  # of base classes
 
 
 class Change(NamedTuple):
@@ -42,12 +44,56 @@ class Change(NamedTuple):
     text: str
 
 
+class Site(NamedTuple):
+    """Where a test function is defined: the file, and the name as in ids, "test_a" or "TestB::test_c"."""
+
+    file: str
+    function: str
+
+
+def sites_of(tree: Mapping[str, bytes], ids: Iterable[str]) -> dict[Site, list[str]]:
+    """Return where tests are defined, with the ids of each place: a method may be that of a base class.
+
+    Tests whose function is not found, such as generated ones, are left out.
+    """
+    classes: dict[str, list[tuple[str, ast.ClassDef]]] = {}
+    functions: dict[str, set[str]] = {}
+    for file, source in tree.items():
+        if file.endswith(".py"):
+            with suppress(SyntaxError, ValueError):
+                module = ast.parse(source)
+                functions[file] = {name for name, _ in _functions(module, "")}
+                for node in module.body:
+                    if isinstance(node, ast.ClassDef):
+                        classes.setdefault(node.name, []).append((file, node))
+
+    def find(file: str, name: str, depth: int = 0) -> Site | None:
+        if name in functions.get(file, ()):
+            return Site(file, name)
+        outer, _, method = name.rpartition("::")
+        places = classes.get(outer, [])
+        _, node = next((one for one in places if one[0] == file), places[0] if len(places) == 1 else ("", None))
+        for base in node.bases if node and depth < _DEPTH else ():
+            called = base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else ""
+            for place, _ in sorted(classes.get(called, []), key=lambda one: one[0] != file)[:1]:
+                if found := find(place, f"{called}::{method}", depth + 1):
+                    return found
+        return None
+
+    found: dict[Site, list[str]] = {}
+    for one in ids:
+        file, _, name = one.partition("[")[0].partition("::")
+        if site := find(file, name):
+            found.setdefault(site, []).append(one)
+    return found
+
+
 def changes_of(source: bytes, functions: Collection[str]) -> dict[str, list[Change]]:
     """Return the changes of each test function, the less conspicuous ones first.
 
     Args:
         source: of a test file.
-        functions: names as in ids: "test_a", or "TestB::test_c".
+        functions: their names, as a `Site` has them.
     """
     try:
         tree = ast.parse(source)
@@ -152,7 +198,7 @@ def _other_value(text: _Text, node: ast.Constant) -> Iterator[Change]:
         yield Change(begin, end, repr(value + 1.0))
     elif isinstance(value, str | bytes) and value and "\n" not in written:
         middle = next((at for at in range(len(written) // 2, len(written)) if written[at].isalpha()), None)
-        if middle is None or "\\" in written or not written[0] in "'\"b":
+        if middle is None or "\\" in written or written[0] not in "'\"b":
             yield Change(begin, end, repr(value[:-1]))
         else:
             letter = written[middle]

@@ -1,4 +1,4 @@
-"""Test suites of source trees: pytest runs in a terminal's sandbox, over a read-only copy, and tells how each test ended."""
+"""Test suites of source trees: pytest runs over a read-only copy in a terminal's sandbox."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from agent_gym.sandbox.terminal import LIMITS, Files, pack, shared_terminals
 _RUN = Path(__file__).with_name("inside") / "pytest_run.py"
 _OUTPUT = 1 << 22  # bytes of a report
 _EMPTY: list[Files] = []
+SETTINGS = ("pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
+"""The files in which pytest looks for its settings, in its order."""
 TEST_FOLDERS = frozenset({"tests", "test"})
 _TEST_FILE = re.compile(r"(test_.*|.*_tests?|tests?|conftest)\.py")
 
@@ -76,9 +78,7 @@ def run_suite(
         },
         ("/tree",),
     )
-    limits = replace(
-        LIMITS, cpu_seconds=seconds, wall_seconds=2 * seconds, output_bytes=_OUTPUT, written_bytes=_OUTPUT
-    )
+    limits = replace(LIMITS, cpu_seconds=seconds, wall_seconds=2 * seconds, output_bytes=_OUTPUT, written_bytes=_OUTPUT)
     if not _EMPTY:
         _EMPTY.append(pack({}))
     with closing(shared_terminals().open(_EMPTY[0])) as terminal:

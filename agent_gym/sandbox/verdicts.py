@@ -35,11 +35,7 @@ class Variant:
     end: int
     text: str
     ids: tuple[str, ...]  # the tests that fail by it
-
-    @property
-    def function(self) -> str:
-        """The test function: variants of one exclude each other."""
-        return function_of(self.ids[0])
+    touched: tuple[str, ...]  # all of the function that is changed: variants of one function exclude each other
 
 
 @dataclass(frozen=True)
@@ -57,9 +53,11 @@ class Hidden:
     @classmethod
     def from_json(cls, read: Mapping[str, Any]) -> Hidden:
         """Read `to_json`; KeyError, TypeError or ValueError for anything else."""
-        variants = tuple(Variant(**{**one, "ids": tuple(one["ids"])}) for one in read["variants"])
-        both = (tuple(map(str, read[name])) for name in ("fail_to_pass", "pass_to_pass"))
-        return cls(*both, variants, float(read["seconds"]))
+        variants = tuple(
+            Variant(**{**one, "ids": tuple(one["ids"]), "touched": tuple(one["touched"])}) for one in read["variants"]
+        )
+        failing, passing = (tuple(map(str, read[name])) for name in ("fail_to_pass", "pass_to_pass"))
+        return cls(failing, passing, variants, float(read["seconds"]))
 
 
 @dataclass(frozen=True)
@@ -71,11 +69,6 @@ class Verdict:
     pass_to_pass: float
     forged: bool  # whether a variant passed, which is right code's in no case
     seconds: float  # of CPU time
-
-
-def function_of(test: str) -> str:
-    """Return a test's id without the parameters of its case."""
-    return test.partition("[")[0]
 
 
 def changed(tree: Mapping[str, bytes], variants: Sequence[Variant]) -> dict[str, bytes]:
@@ -101,21 +94,24 @@ def judge(suite: Suite, hidden: Hidden, *, runs: int = RUNS, lots: random.Random
     """
     drawn = _draw(hidden, runs, lots or secrets.SystemRandom())
     judging = set(hidden.fail_to_pass)
-    kept = {name for variants in drawn for one in variants for name in one.ids} - judging
+    kept = {name for variants in drawn for one in variants for name in one.touched} - judging
 
     def play(number: int) -> tuple[Outcomes, set[str], set[str]]:
         failing = {name for one in drawn[number] for name in one.ids}
-        functions = {one.function for one in drawn[number]}
+        touched = {name for one in drawn[number] for name in one.touched}
         wanted = judging | kept | (set(hidden.pass_to_pass) if not number else set())
-        passing = {name for name in wanted if function_of(name) not in functions}
+        passing = wanted - touched
         tree = changed(suite.tree, drawn[number])
         return run_suite(replace(suite, tree=tree), passing | failing, seconds=hidden.seconds), passing, failing
 
+    played: list[tuple[Outcomes, set[str], set[str]]] = []
+    held, lost = True, set[str]()
     with ThreadPoolExecutor(2) as pool:
-        played = list(pool.map(play, range(runs)))
+        while held and not lost and len(played) < runs:
+            played += pool.map(play, range(len(played), min(len(played) + 2, runs)))
+            held = all(outcomes.by_id.get(name) == "failed" for outcomes, _, failing in played for name in failing)
+            lost = {name for outcomes, passing, _ in played for name in passing - outcomes.passed()}
     forged = any(outcomes.by_id.get(name) == "passed" for outcomes, _, failing in played for name in failing)
-    held = all(outcomes.by_id.get(name) == "failed" for outcomes, _, failing in played for name in failing)
-    lost = {name for outcomes, passing, _ in played for name in passing - outcomes.passed()}
 
     def share(names: tuple[str, ...]) -> float:
         return 0.0 if forged else 1 - len(lost.intersection(names)) / max(1, len(names))
@@ -126,15 +122,15 @@ def judge(suite: Suite, hidden: Hidden, *, runs: int = RUNS, lots: random.Random
 
 
 def _draw(hidden: Hidden, runs: int, lots: random.Random) -> list[list[Variant]]:
-    """Draw the variants of each run: every judging test is a variant in some runs and itself in others."""
-    judging = {function_of(name) for name in hidden.fail_to_pass}
-    of: dict[str, list[Variant]] = {}
+    """Draw the variants of each run; a judging test is a variant in one of the first two runs, itself in the other."""
+    of: dict[tuple[str, ...], list[Variant]] = {}
     for one in hidden.variants:
-        of.setdefault(one.function, []).append(one)
+        of.setdefault(one.touched, []).append(one)
+    judging = {touched for touched in of if not set(hidden.fail_to_pass).isdisjoint(touched)}
     drawn: list[list[Variant]] = [[] for _ in range(runs)]
-    for function in sorted(judging & of.keys()):
-        sides = [True, False, *(lots.random() < 0.5 for _ in range(runs - 2))]
-        lots.shuffle(sides)
+    for function in sorted(judging):
+        first = lots.random() < 0.5
+        sides = [first, not first, *(lots.random() < 0.5 for _ in range(runs - 2))]
         for number, side in enumerate(sides):
             if side:
                 drawn[number].append(lots.choice(of[function]))

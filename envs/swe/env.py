@@ -40,7 +40,7 @@ class SweEnv(ToolEnv):
     ## Observation
     `reset` returns the instruction. A command is answered by its two outputs, at most `max_output_chars` characters of
     them, and its exit code if that is not 0; a use of the editor by the changed lines, or an error. The end returns
-    nothing.
+    nothing, or the answer of `finish`.
 
     ## Action
     Tool calls of `bash`, `editor` and `finish`, run in their order. `finish`, and any turn without a call, ends the
@@ -60,7 +60,7 @@ class SweEnv(ToolEnv):
     ## Episode end
     `terminated` by `finish`, by a turn without a call, or when the calls have taken `seconds`; `truncated` after
     `max_turns` turns. Tests run in each case. `is_success` is `outcome`. `info["metrics"]` has `commands`,
-    `failed_commands`, and at the end `forged` and the CPU time of the tests, `test_seconds`.
+    `failed_commands`, and at the end both shares, `forged`, and the CPU time of the tests, `test_seconds`.
 
     ## Arguments
     - `level`: of the instruction: "names" (the changelog's entry and the names of the failing tests), "changelog" (the
@@ -113,7 +113,7 @@ class SweEnv(ToolEnv):
         shared_terminals()  # refuses machines that cannot hold a shell
         self.level, self.seconds = level, float(seconds)
         self._bash = BashTool(max_output_chars)
-        tools = [self._bash, Editor(self._bash).editor, finish]
+        tools: list[Any] = [self._bash, Editor(self._bash).editor, finish]
         super().__init__(tasks, tools=tools, parser=parser, max_turns=max_turns, **kwargs)
 
     def gold(self, task: Any) -> dict[str, Any]:
@@ -153,6 +153,7 @@ class SweEnv(ToolEnv):
         terms = {"outcome": float(verdict.solved), "fail_to_pass": verdict.fail_to_pass}
         terms["pass_to_pass"] = verdict.pass_to_pass
         metrics = {"forged": float(verdict.forged), "test_seconds": verdict.seconds}
+        metrics |= {"fail_to_pass": verdict.fail_to_pass, "pass_to_pass": verdict.pass_to_pass}
         return Reply(terms=terms, metrics=metrics, terminated=True, success=verdict.solved, error=error)
 
     def score_calls(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> dict[str, float]:

@@ -26,7 +26,8 @@ def main() -> None:
             for path in _files(f"{_FOLDER}/{own}".rstrip("/")):
                 _read(path, found, asked["before"])
     deleted = [path for path in asked["before"] if path not in found]
-    changed = {path: data for path, data in found.items() if hashlib.sha256(data).hexdigest() != asked["before"].get(path)}
+    before = asked["before"]
+    changed = {path: data for path, data in found.items() if hashlib.sha256(data).hexdigest() != before.get(path)}
     if sum(map(len, changed.values())) > _MAX_BYTES:
         print(json.dumps({"error": f"the changed files have more than {_MAX_BYTES >> 20} MB"}))
         return

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from agent_gym.envs.swe.tasks import SweTask
-from agent_gym.sandbox.suites import Suite, is_test
+from agent_gym.sandbox.suites import SETTINGS, Suite, is_test
 from agent_gym.sandbox.terminal import LIMITS, Terminal, pack
 from agent_gym.sandbox.verdicts import RUNS, Verdict, judge
 
@@ -34,9 +34,11 @@ def changes_of(task: SweTask, terminal: Terminal) -> dict[str, bytes | None]:
     """
     before = {path: hashlib.sha256(data).hexdigest() for path, data in task.before.items() if counts(task, path)}
     asked = json.dumps({"own": task.own, "before": before})
-    tests = pack(
-        {"/test.sh": "exec python3 -I -B /tests/export.py", "/export.py": _EXPORT.read_bytes(), "/before.json": asked}, ()
-    )
+    program: dict[str, str | bytes] = {
+        "/test.sh": "exec python3 -I -B /tests/export.py",
+        "/export.py": _EXPORT.read_bytes(),
+    }
+    tests = pack({**program, "/before.json": asked}, ())
     done = terminal.test(tests, replace(LIMITS, output_bytes=_OUTPUT, written_bytes=_OUTPUT))
     try:
         told: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
@@ -45,8 +47,8 @@ def changes_of(task: SweTask, terminal: Terminal) -> dict[str, bytes | None]:
         changed = {str(path): base64.b64decode(text) for path, text in told["changed"].items()}
     except (ValueError, RecursionError, TypeError, KeyError) as error:
         raise NotExported(f"its files cannot be read: {done.status}, {error}") from None
-    found: dict[str, bytes | None] = {path: data for path, data in changed.items() if counts(task, path) and _text(data)}
-    return found | {str(path): None for path in told["deleted"]}
+    kept = {path: data for path, data in changed.items() if counts(task, path) and _text(data)}
+    return {**kept, **{str(path): None for path in told["deleted"]}}
 
 
 def counts(task: SweTask, path: str) -> bool:
@@ -71,15 +73,9 @@ def _text(data: bytes) -> bool:
 
 def suite_with(task: SweTask, changes: Mapping[str, bytes | None]) -> Suite:
     """Return the tree that is tested: the files at the start with the changes, and the hidden tests over them."""
-    tests = task.suite.tree
-    plain = {path: data for path, data in task.before.items() if not is_test(path)}
-    tree = {path: data for path, data in plain.items() if path not in _SETTINGS}
-    tree |= {path: data for path, data in changes.items() if data is not None}
-    kept = {path: data for path, data in tree.items() if changes.get(path, b"") is not None}
-    return replace(task.suite, tree={**kept, **tests})
-
-
-_SETTINGS = ("pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
+    tree = {path: data for path, data in task.before.items() if not is_test(path) and path not in SETTINGS}
+    changed = {**tree, **changes, **task.suite.tree}
+    return replace(task.suite, tree={path: data for path, data in changed.items() if data is not None})
 
 
 def judged(task: SweTask, changes: Mapping[str, bytes | None], runs: int = RUNS) -> Verdict:

@@ -123,4 +123,3 @@ def folder_of(task: Any) -> Path:
     if isinstance(task, Mapping) and isinstance(task.get("folder"), str):
         return Path(task["folder"])
     raise ConfigError(f"a task is {{'folder': ...}}, got {task!r:.200}")
-

@@ -1,4 +1,6 @@
-"""Runs pytest over a source tree, as the tests of a terminal: /tests/run.json says which tests, standard output how each ended.
+"""Runs pytest over a source tree, as the tests of a terminal: /tests/run.json says which tests.
+
+Standard output says how each ended, as JSON.
 
 The tree is in /tests/tree, which nobody can change, and so are the tests and their settings. The code of the tree runs
 in the process of pytest, and can forge what that process reports: who reads it has to ask for what a forger cannot
@@ -47,7 +49,15 @@ def _pytest(settings: dict[str, Any], paths: list[str], descriptor: int) -> int:
 
     os.set_inheritable(descriptor, False)
     options = ["-p", "no:cacheprovider", "-c", settings["config"] or "/dev/null", f"--rootdir={_TREE}"]
-    options += [f"--confcutdir={_TREE}", "-o", "addopts=", "-o", "required_plugins=", "-q", "--continue-on-collection-errors"]
+    options += [
+        f"--confcutdir={_TREE}",
+        "-o",
+        "addopts=",
+        "-o",
+        "required_plugins=",
+        "-q",
+        "--continue-on-collection-errors",
+    ]
     wanted = settings["wanted"]
     files = settings["files"] if wanted is None else sorted({one.partition("::")[0] for one in wanted})
     reporter = _Reporter(descriptor, None if wanted is None else frozenset(wanted), settings["texts"])

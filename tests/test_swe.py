@@ -1,0 +1,323 @@
+"""Tasks of software: two small releases go through the real builder, and the environment plays what it made."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import random
+import re
+import tarfile
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from swe_tools import made_env, release_files, shared_folder, shared_task, write_archive
+
+from agent_gym.cli.main import main
+from agent_gym.errors import ConfigError
+from agent_gym.prepare import Options, prepare
+from agent_gym.prepare.release_builder import split_of
+from agent_gym.prepare.release_tree import ReleaseTree, patch_of
+from agent_gym.prepare.releases import Release, in_folders, release_of, unpack
+from agent_gym.prepare.variants import Site, changes_of, sites_of
+from agent_gym.sandbox import verdicts
+from agent_gym.sandbox.verdicts import Hidden, Variant
+
+pytestmark = pytest.mark.skipif(not os.path.exists("/bin/bash"), reason="a terminal needs Linux with bash")
+
+
+@pytest.fixture(scope="module")
+def made() -> Path:
+    return shared_folder()
+
+
+@pytest.fixture(scope="module")
+def task() -> Path:
+    return shared_task()
+
+
+def call(env: Any, name: str, **arguments: Any) -> Any:
+    return env.step(env.parser.render(name, arguments))
+
+
+# What the builder makes.
+
+
+def test_two_releases_make_a_task(task: Path) -> None:
+    facts = json.loads((task / "tests" / "swe.json").read_text())
+    names = ["test_case_does_not_count", "test_longest", "test_longest_of_nothing"]
+    assert facts["hidden"]["fail_to_pass"] == [f"tests/test_wordlets.py::{name}" for name in names]
+    assert len(facts["hidden"]["pass_to_pass"]) == 6 and facts["own"] == ["src/wordlets/"]
+    told = facts["instructions"]
+    assert "`counts` ignores case." in told["changelog"] and "test_longest" not in told["changelog"]
+    assert "test_longest" in told["names"] and "AttributeError" not in told["names"]
+    assert "has no attribute 'longest'" in told["traceback"]
+    assert (task / "instruction.md").read_text().strip() == told["names"]
+    assert 'licence = "MIT"' in (task / "task.toml").read_text()
+    with tarfile.open(task / "environment" / "app.tar.gz") as tar:
+        assert not any(b"longest" in (tar.extractfile(one) or io.BytesIO()).read() for one in tar)
+    assert "tests/" not in (task / "solution" / "golden.patch").read_text()
+
+
+def test_each_judging_test_has_variants_that_fail_on_the_right_code(task: Path) -> None:
+    hidden = Hidden.from_json(json.loads((task / "tests" / "swe.json").read_text())["hidden"])
+    covered = {name for one in hidden.variants for name in one.ids}
+    assert set(hidden.fail_to_pass) <= covered and covered & set(hidden.pass_to_pass)
+
+
+def test_a_finished_folder_is_not_made_again(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = str(made.parent / "archives")
+    assert main(["prepare", "swe", "--from", source, "--output", str(made)]) == 0
+    said = capsys.readouterr().out
+    assert "already there, checksums agree" in said and "1 tasks" in said and "AgentR1/SWE-v0" in said
+
+
+def test_releases_that_make_no_task_have_a_reason(tmp_path: Path) -> None:
+    old, new = release_files(False), release_files(True)
+    needy = {"tests/test_wordlets.py": "import not_here\n" + new["tests/test_wordlets.py"]}
+    stories = {
+        "same": (old, {**old, "CHANGELOG.md": ""}, "the package is the same"),
+        "untested": (old, {path: text for path, text in new.items() if "tests/" not in path}, "no tests"),
+        "needy": (old, {**new, **needy}, r"no test passes: ModuleNotFoundError: No module named 'not_here'"),
+        "idle": (old, {**old, "src/wordlets/more.py": "a = 1\n"}, "no test fails before and passes after"),
+    }
+    for name, (before, after, _) in stories.items():
+        write_archive(tmp_path / "archives", "1.0", before, name)
+        write_archive(tmp_path / "archives", "1.1", after, name)
+    write_archive(tmp_path / "archives", "1.0", old, "single")
+    folder = prepare("swe", source=[str(tmp_path / "archives")], output=tmp_path / "made").folder
+    reasons = {path.parent.name: json.loads(path.read_text())["pairs"] for path in folder.rglob("report.json")}
+    for name, (_, _, reason) in stories.items():
+        assert len(reasons[name]) == 1 and reasons[name][0]["task"] == ""
+        assert re.search(reason, reasons[name][0]["reason"]), reasons[name]
+    assert reasons["single"][0]["reason"] == "it has 1 releases, and needs two"
+    with pytest.raises(ConfigError, match="there are no tasks of software"):
+        made_env(folder / "tasks")
+
+
+def test_archives_are_read_within_bounds() -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name, kind in {
+            "a-1/plain.py": tarfile.REGTYPE,
+            "a-1/link.py": tarfile.SYMTYPE,
+            "a-1/hard.py": tarfile.LNKTYPE,
+            "a-1/pipe": tarfile.FIFOTYPE,
+            "a-1/../../out.py": tarfile.REGTYPE,
+            "/a-1/out.py": tarfile.REGTYPE,
+            "alone.py": tarfile.REGTYPE,
+        }.items():
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, "/etc/passwd"
+            tar.addfile(member)
+    assert list(unpack(packed.getvalue(), "a")) == ["plain.py"]
+    for made in (b"", b"no archive", packed.getvalue()[:40]):
+        with pytest.raises(ConfigError, match="a cannot be unpacked"):
+            unpack(made, "a")
+    bomb = io.BytesIO()
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as zipped:
+        zipped.writestr("a-1/large.py", bytes(5 << 20))
+    with pytest.raises(ConfigError, match="a is too large"):
+        unpack(bomb.getvalue(), "a")
+
+
+def test_releases_are_ordered_as_versions(tmp_path: Path) -> None:
+    for version in ("1.10", "1.9", "1.9.post1", "2.0rc1", "1.9.dev3"):
+        write_archive(tmp_path, version, {"a.py": ""}, "some-package")
+    (found,) = in_folders([tmp_path]).values()
+    assert [one.version for one in found] == ["1.9", "1.9.post1", "1.10"]
+    assert release_of("some.Package-1.0.tar.gz", "x") == Release("some-package", "1.0", "x")
+    assert release_of("some_package-1.0-py3-none-any.whl", "x") is None
+    with pytest.raises(ConfigError, match="no such file or folder"):
+        in_folders([tmp_path / "nowhere"])
+
+
+def test_the_package_is_found_in_every_layout() -> None:
+    layouts = {
+        ("src/thing/",): ["src/thing/__init__.py", "docs/__init__.py", "setup.py"],
+        ("thing.py",): ["thing.py", "setup.py", "test_thing.py", "noxfile.py"],
+        ("other/",): ["other/__init__.py", "tests/__init__.py", "examples/__init__.py"],
+        ("lib/thing/",): ["lib/thing/__init__.py"],
+    }
+    for package, files in layouts.items():
+        assert ReleaseTree(Release("Thing", "1", ""), dict.fromkeys(files, b"")).package == package
+    told = {"a/__init__.py": b"", "b/__init__.py": b"", "x.egg-info/top_level.txt": b"b\n"}
+    assert ReleaseTree(Release("Thing", "1", ""), told).package == ("b/",)
+    with pytest.raises(ConfigError, match="it does not say which of a/, b/ is the package"):
+        _ = ReleaseTree(Release("Thing", "1", ""), {"a/__init__.py": b"", "b/__init__.py": b""}).package
+
+
+def test_a_split_belongs_to_a_package_however_it_is_spelled() -> None:
+    assert split_of("ruamel.yaml") == split_of("Ruamel-YAML")
+    assert {split_of(f"package-{number}") for number in range(100)} == {"train", "validation", "test"}
+
+
+def test_patches_are_those_of_git(tmp_path: Path) -> None:
+    before = {"a/x.py": b"1\n2\n3\n", "gone.py": b"x", "end.py": b"a\nb", "page": b"a\x0cb\n\r\n"}
+    after = {"a/x.py": b"1\n2\n4\n", "new.py": b"y\n", "end.py": b"a\nc", "page": b"a\x0cc\n\r\n"}
+    for name, data in before.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    patch = patch_of(before, after)
+    done = os.popen(f"cd {tmp_path} && git apply - <<'E' 2>&1\n{patch}E\n").read()
+    assert done == ""
+    there = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert {path.relative_to(tmp_path).as_posix(): path.read_bytes() for path in there} == after
+    with pytest.raises(ConfigError, match="picture, which is no text"):
+        patch_of({}, {"picture": b"\xff\xd8"})
+
+
+def test_variants_change_an_expected_value_or_the_assertion() -> None:
+    source = b"""class Base:
+    def test_kept(self):
+        self.assertEqual(f("\xc3\xa4"), "b")
+
+class TestIt(Base):
+    def test_raises(self):
+        with pytest.raises(ValueError):
+            f()
+
+def test_plain():
+    '''Never changed.'''
+    assert not f"{1}" and f(True) == 3
+"""
+    tree = {"tests/test_a.py": source}
+    names = ["tests/test_a.py::TestIt::test_kept", "tests/test_a.py::test_plain[1]", "tests/test_a.py::made_by_magic"]
+    sites = sites_of(tree, names)
+    assert sites == {
+        Site("tests/test_a.py", "Base::test_kept"): names[:1],
+        Site("tests/test_a.py", "test_plain"): names[1:2],
+    }
+    found = changes_of(source, ["Base::test_kept", "TestIt::test_raises", "test_plain"])
+    texts = {name: [one.text for one in changes] for name, changes in found.items()}
+    assert {'"c"', '("b",)', "assertNotEqual"} <= set(texts["Base::test_kept"])
+    assert "ZeroDivisionError" in texts["TestIt::test_raises"]
+    assert {"4", "False"} <= set(texts["test_plain"]) and not any("changed" in one for one in texts["test_plain"])
+    for changes in found.values():
+        for one in changes:
+            compile(source[: one.begin] + one.text.encode() + source[one.end :], "test_a.py", "exec")
+
+
+def test_options_that_mean_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prepare", "gsm8k", "--packages", "tomlkit"]) == 2
+    assert "gsm8k is made of no packages" in capsys.readouterr().err
+    write_archive(tmp_path, "1.0", {"a.py": ""})
+    with pytest.raises(ConfigError, match="there is no source archive of tomlkit; there are wordlets"):
+        prepare("swe", source=[str(tmp_path)], output=tmp_path / "made", options=Options(packages=("tomlkit",)))
+
+
+# How it plays.
+
+
+def test_the_expert_solves_it_and_an_empty_patch_does_not(task: Path) -> None:
+    env = made_env(task)
+    text, _ = env.reset(seed=0)
+    assert "wordlets 1.0" in text
+    assert env.step(env.expert_action())[0] == "[no output]"
+    _, reward, terminated, _, info = env.step(env.expert_action())
+    assert (reward, terminated, info["is_success"]) == (1.0, True, True)
+    assert info["metrics"]["forged"] == 0.0 and info["metrics"]["test_seconds"] > 0
+    env.reset(seed=0)
+    _, reward, terminated, _, info = env.step("I am done.")
+    assert (reward, terminated) == (0.0, True)
+    assert (info["metrics"]["fail_to_pass"], info["metrics"]["pass_to_pass"]) == (0.0, 1.0)
+
+
+def test_a_part_of_the_change_is_a_share(task: Path) -> None:
+    env = made_env(task)
+    env.reset(seed=0)
+    change = {"path": "src/wordlets/__init__.py", "old": "text.split()", "text": "text.lower().split()"}
+    done = call(env, "editor", command="replace", **change)
+    assert "Counter(text.lower().split())" in done[0]
+    _, reward, terminated, _, info = call(env, "finish")
+    assert (reward, terminated) == (0.0, True)
+    assert info["metrics"]["fail_to_pass"] == pytest.approx(1 / 3) and info["metrics"]["pass_to_pass"] == 1.0
+
+
+def test_the_editor_views_and_changes_files(task: Path) -> None:
+    env = made_env(task)
+    env.reset(seed=0)
+    path = "src/wordlets/__init__.py"
+    assert call(env, "editor", command="view", path="src")[0] == "wordlets-1.0.dist-info/\nwordlets/"
+    assert call(env, "editor", command="view", path=path, line=1, last=1)[0].strip() == '1  """Counts of words."""'
+    assert "old is 2 times" in call(env, "editor", command="replace", path=path, old="Counter", text="x")[0]
+    assert "old is empty" in call(env, "editor", command="replace", path=path, text="x")[0]
+    assert "2  # here" in call(env, "editor", command="insert", path=path, line=1, text="# here")[0]
+    assert "line is 99" in call(env, "editor", command="insert", path=path, line=99, text="x")[0]
+    assert "wrote /app/a/b.py: 2 lines" in call(env, "editor", command="create", path="a/b.py", text="1\n2\n")[0]
+    call(env, "editor", command="create", path="a/b.py", text="é\r\n")
+    assert call(env, "bash", command="xxd -p a/b.py")[0] == "c3a90d0a"
+    call(env, "editor", command="undo", path="a/b.py")
+    assert call(env, "bash", command="cat a/b.py")[0] == "1\n2"
+    call(env, "editor", command="undo", path="a/b.py")
+    assert "nothing to undo" in call(env, "editor", command="undo", path="a/b.py")[0]
+    assert "No such file" in call(env, "editor", command="view", path="a/b.py")[0]
+    call(env, "editor", command="undo", path=path)
+    assert call(env, "bash", command="grep -c here src/wordlets/__init__.py")[0].startswith("0")
+    assert "invalid arguments" in call(env, "editor", command="delete", path=path)[0]
+
+
+def test_calls_of_one_turn_run_in_their_order(task: Path) -> None:
+    env = made_env(task)
+    env.reset(seed=0)
+    turn = env.parser.render("editor", {"command": "create", "path": "x", "text": "1"})
+    turn += env.parser.render("bash", {"command": "cat x; echo 2 > x"})
+    turn += env.parser.render("editor", {"command": "view", "path": "x"})
+    assert re.search(r"wrote /app/x.*\b1\b.*1  2", env.step(turn)[0], flags=re.S)
+
+
+def test_a_reset_is_quick_and_a_copy_plays_on(task: Path) -> None:
+    env = made_env(task)
+    env.reset(seed=0)
+    call(env, "bash", command="ls")
+    begun = time.perf_counter()
+    env.reset(seed=0)
+    assert time.perf_counter() - begun < 0.05
+    call(env, "bash", command="echo 1 > kept")
+    other = pickle.loads(pickle.dumps(env))
+    assert call(other, "bash", command="cat kept")[0] == "1"
+
+
+def test_the_end_of_the_turns_or_of_the_time_runs_the_tests(task: Path) -> None:
+    env = made_env(task, max_turns=1)
+    env.reset(seed=0)
+    _, reward, terminated, truncated, info = env.step(env.expert_action())
+    assert (reward, terminated, truncated, info["is_success"]) == (1.0, False, True, True)
+    late = made_env(task, seconds=0.01)
+    late.reset(seed=0)
+    assert late.step(late.expert_action())[1:3] == (1.0, True)
+
+
+def test_settings_and_damage_are_told(task: Path, tmp_path: Path) -> None:
+    for settings, words in (
+        ({"level": "hints"}, "level is 'hints'; it must be one of names, changelog, traceback"),
+        ({"seconds": 0}, "seconds is 0; it must be a number above 0"),
+        ({"max_output_chars": 5}, "max_output_chars"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            made_env(task, **settings)
+    with pytest.raises(ConfigError, match="run: agent-gym prepare swe"):
+        made_env(tmp_path)
+    env = made_env(task, level="changelog")
+    assert "::" not in env.reset(seed=0)[0]
+    damaged = tmp_path / "damaged"
+    (damaged / "tests").mkdir(parents=True)
+    (damaged / "tests" / "swe.json").write_text('{"name": 1}')
+    with pytest.raises(ConfigError, match="make it again: run: agent-gym prepare swe"):
+        made_env(damaged)
+
+
+def test_lots_give_each_judging_test_both_sides_in_the_first_two_runs() -> None:
+    ids = [(f"t.py::{name}",) for name in "abc"]
+    variants = [Variant("t.py", at, at + 1, "x", one, one) for at, one in enumerate(ids)]
+    hidden = Hidden(("t.py::a", "t.py::b"), ("t.py::c",), tuple(variants), 20.0)
+    seen = set()
+    for seed in range(50):
+        drawn = [{one.ids[0] for one in run} for run in verdicts._draw(hidden, 4, random.Random(seed))]
+        assert (drawn[0] ^ drawn[1]) - {"t.py::c"} == {"t.py::a", "t.py::b"} and "t.py::c" in drawn[0]
+        seen.add(tuple(map(frozenset, drawn)))
+    assert len(seen) > 20
