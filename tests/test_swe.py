@@ -95,7 +95,7 @@ def test_releases_that_make_no_task_have_a_reason(tmp_path: Path) -> None:
         assert len(reasons[name]) == 1 and reasons[name][0]["task"] == ""
         assert re.search(reason, reasons[name][0]["reason"]), reasons[name]
     assert reasons["single"][0]["reason"] == "it has 1 releases, and needs two"
-    with pytest.raises(ConfigError, match="there are no tasks of software"):
+    with pytest.raises(ConfigError, match="no tasks of software are in"):
         made_env(folder / "tasks")
 
 
@@ -167,7 +167,7 @@ def test_patches_are_those_of_git(tmp_path: Path) -> None:
     assert done == ""
     there = (path for path in tmp_path.rglob("*") if path.is_file())
     assert {path.relative_to(tmp_path).as_posix(): path.read_bytes() for path in there} == after
-    with pytest.raises(ConfigError, match="picture, which is no text"):
+    with pytest.raises(ConfigError, match="picture, which is not text"):
         patch_of({}, {"picture": b"\xff\xd8"})
 
 
@@ -206,7 +206,7 @@ def test_options_that_mean_nothing_are_refused(tmp_path: Path, capsys: pytest.Ca
     assert main(["prepare", "gsm8k", "--packages", "tomlkit"]) == 2
     assert "gsm8k is made of no packages" in capsys.readouterr().err
     write_archive(tmp_path, "1.0", {"a.py": ""})
-    with pytest.raises(ConfigError, match="there is no source archive of tomlkit; there are wordlets"):
+    with pytest.raises(ConfigError, match="no source archive is given of tomlkit; there are wordlets"):
         prepare("swe", source=[str(tmp_path)], output=tmp_path / "made", options=Options(packages=("tomlkit",)))
 
 

@@ -145,7 +145,7 @@ def release_pieces(releases: Releases, options: Options, paths: Sequence[Path] =
     listed = release_builder.listed_packages(releases.packages)
     names = [normal(name) for name in options.packages] or list(local or listed)
     if unknown := sorted(set(names) - local.keys()) if local else []:
-        raise ConfigError(f"there is no source archive of {', '.join(unknown)}; there are {', '.join(local)}")
+        raise ConfigError(f"no source archive is given of {', '.join(unknown)}; there are {', '.join(local)}")
 
     def piece(name: str) -> Piece:
         path = f"{releases.folder}/{release_builder.split_of(name)}/{name}"

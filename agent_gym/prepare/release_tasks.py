@@ -1,9 +1,9 @@
 """Tasks of software: the tests of a release that fail on the release before it and pass on its own code.
 
-A task counts if its tests hold in the sandbox, where there is no network and of other packages pytest alone: all of
+A task counts if its tests hold in the sandbox, without a network and with no package but pytest: all of
 them pass on the new code in three of three runs, the fail-to-pass ones fail on the old code in three of three, and the
 pass-to-pass ones pass there, too. Each fail-to-pass test needs a variant that fails on the new code, for the verdict
-(agent_gym/sandbox/verdicts.py). What does not count has a reason.
+(agent_gym/sandbox/verdicts.py). Every other pair has a reason.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class NoTask(Exception):
 
 
 @dataclass(frozen=True)
-class Built:
+class SoftwareTask:
     """A task."""
 
     name: str
@@ -71,7 +71,7 @@ def suite_of(old: ReleaseTree, new: ReleaseTree, own: Mapping[str, bytes] | None
     return Suite(tree, tuple(dict.fromkeys((new.root, ""))), files, new.settings)
 
 
-def build(old: ReleaseTree, new: ReleaseTree) -> Built:
+def build(old: ReleaseTree, new: ReleaseTree) -> SoftwareTask:
     """Make a task of two releases, the older one first.
 
     Raises:
@@ -97,7 +97,7 @@ def build(old: ReleaseTree, new: ReleaseTree) -> Built:
         raise NoTask("its source archive has no tests")
     hidden, texts = _sorted_out(old, new)
     name = f"{new.release.package}-{old.release.version}-{new.release.version}"
-    made = Built(name, old, new, _instructions(old, new, hidden, texts), hidden, patch)
+    made = SoftwareTask(name, old, new, _instructions(old, new, hidden, texts), hidden, patch)
     if not (verdict := judge(suite_of(old, new, new.own()), hidden)).solved:
         raise NoTask(f"the verdict on the release's own code is {verdict}")
     return made
@@ -174,8 +174,8 @@ def _instructions(old: ReleaseTree, new: ReleaseTree, hidden: Hidden, texts: Map
     """Write the instruction of each level; the one of the changelog alone only if the changelog says something."""
     entry, names = changelog_entry(old, new), hidden.fail_to_pass
     begin = (
-        f"The current folder holds the source of {new.release.package} {old.release.version}. Change it into what "
-        f"release {new.release.version} does. Only changes of {' and '.join(new.package)} count; tests that are not "
+        f"The current folder holds the source of {new.release.package} {old.release.version}. Bring it to "
+        f"release {new.release.version}. Only changes of {' and '.join(new.package)} count; tests that are not "
         "here decide."
     )
     said = f"{begin}\n\nThe changelog of {new.release.version}:\n\n{entry}" if entry else begin
@@ -189,8 +189,8 @@ def _instructions(old: ReleaseTree, new: ReleaseTree, hidden: Hidden, texts: Map
     return {"names": named, "traceback": traced, **({"changelog": said} if entry else {})}
 
 
-def write(task: Built, folder: Path) -> None:
-    """Write a task as a folder in Harbor's form, with what the verdict needs in tests/swe.json."""
+def write(task: SoftwareTask, folder: Path) -> None:
+    """Write a task as a folder in Harbor's form, with the verdict's data in tests/swe.json."""
     new, old = task.new, task.old
     facts = {
         "name": task.name,

@@ -1,4 +1,4 @@
-"""What lies where in a source archive: the package, its tests, the settings of pytest, the changelog, the licence."""
+"""The parts of a source archive: the package, its tests, the settings of pytest, the changelog, the licence."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ReleaseTree:
         return frozenset(next(names, b"").decode("utf-8", "replace").split())
 
     def own(self) -> dict[str, bytes]:
-        """Return the files of the package that are no tests."""
+        """Return the files of the package without its tests."""
         return {path: data for path, data in self.files.items() if path.startswith(self.package) and not is_test(path)}
 
     def tests(self) -> dict[str, bytes]:
@@ -102,7 +102,7 @@ class ReleaseTree:
 
 
 def _packages(files: Mapping[str, bytes], base: str) -> Iterator[str]:
-    """Yield what can be imported from a folder of an archive."""
+    """Yield the packages and modules in a folder of an archive."""
     depth = len(PurePosixPath(base).parts)
     found = {PurePosixPath(path) for path in files if path.startswith(f"{base}/" if base else "")}
     for path in found:
@@ -141,7 +141,7 @@ def patch_of(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
         try:
             texts = [tree[path].decode() if path in tree else "" for tree in (before, after)]
         except UnicodeDecodeError:
-            raise ConfigError(f"its difference has {path}, which is no text") from None
+            raise ConfigError(f"its difference has {path}, which is not text") from None
         old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in texts)  # as git counts lines
         source = f"a/{path}" if path in before else "/dev/null"
         target = f"b/{path}" if path in after else "/dev/null"

@@ -1,7 +1,7 @@
 """Source archives of Python packages: listed by the package index, fetched by their checksums, read and never run.
 
 The index is the one that pip is configured for, by the simple API (PEP 503 and 691). Pip itself does not fetch these:
-`pip download --no-binary` runs the setup program of what it downloads. An archive is read into memory: links, devices
+`pip download --no-binary` runs the setup program of its download. An archive is read into memory: links, devices
 and names that lead out of it are left out, and there are bounds on how many files and bytes it may hold.
 """
 
@@ -60,7 +60,7 @@ def normal(name: str) -> str:
 
 
 def release_of(file: str, source: str, sha256: str = "") -> Release | None:
-    """Read the name of a source archive; None for other files, and for versions that are no final releases."""
+    """Read the name of a source archive; None for other files, and for versions that are not final releases."""
     found = _ARCHIVE.fullmatch(file)
     if not found or not _FINAL.fullmatch(found["version"]):
         return None
@@ -141,7 +141,7 @@ class _Links(HTMLParser):
             self.found.append(str(given["href"]))
 
 
-def _get(address: str, headers: Mapping[str, str], what: str) -> httpx.Response:
+def _get(address: str, headers: Mapping[str, str], named: str) -> httpx.Response:
     try:
         with httpx.stream("GET", address, headers=headers, timeout=_TIMEOUT_S, follow_redirects=True) as answer:
             answer.raise_for_status()
@@ -149,12 +149,12 @@ def _get(address: str, headers: Mapping[str, str], what: str) -> httpx.Response:
             for part in answer.iter_bytes():
                 data += part
                 if len(data) > MAX_ARCHIVE_BYTES:
-                    raise ConfigError(f"{what} is larger than {MAX_ARCHIVE_BYTES >> 20} MB at {address}")
+                    raise ConfigError(f"{named} is larger than {MAX_ARCHIVE_BYTES >> 20} MB at {address}")
             kept = {"content-type": answer.headers.get("content-type", "")}
             return httpx.Response(answer.status_code, headers=kept, content=bytes(data))
     except httpx.HTTPError as error:
         cure = "the same command tries it again; source archives on this machine can be given by --from FOLDER"
-        raise ConfigError(f"cannot fetch {what} from {address} ({error}); {cure}") from error
+        raise ConfigError(f"cannot fetch {named} from {address} ({error}); {cure}") from error
 
 
 def fetch(release: Release) -> bytes:
@@ -167,7 +167,7 @@ def fetch(release: Release) -> bytes:
     if release.sha256 and digest != release.sha256:
         raise ConfigError(
             f"{release.package} {release.version} has the sha256 {digest}, expected {release.sha256}; nothing of it is "
-            "used: fetch it again, or ask the index for what changed"
+            "used: fetch it again, or ask the package's authors about the change"
         )
     return data
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import zip_longest
 from typing import NamedTuple
 
 _OPPOSITE: dict[type[ast.cmpop], str] = {
@@ -32,12 +33,12 @@ _OPPOSITE_METHODS = {
     "assertIsInstance": "assertNotIsInstance",
 }
 _OPPOSITE_METHODS |= {other: one for one, other in _OPPOSITE_METHODS.items()}
-_MOST_VALUES = 6  # of one test
+_MOST = 3  # of a kind in one test
 _DEPTH = 8  # of base classes
 
 
 class Change(NamedTuple):
-    """Bytes of a test file, and what is written in their place."""
+    """Bytes of a test file, and the text in their place."""
 
     begin: int
     end: int
@@ -89,7 +90,7 @@ def sites_of(tree: Mapping[str, bytes], ids: Iterable[str]) -> dict[Site, list[s
 
 
 def changes_of(source: bytes, functions: Collection[str]) -> dict[str, list[Change]]:
-    """Return the changes of each test function, the less conspicuous ones first.
+    """Return the changes of each test function.
 
     Args:
         source: of a test file.
@@ -142,26 +143,37 @@ class _Text:
 
 
 def _changes(text: _Text, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Change]:
+    """Yield a change of each kind, then another of each: the few that are tried are of different kinds."""
     nodes = [node for statement in function.body for node in ast.walk(statement)]
     asserts = [node for node in nodes if isinstance(node, ast.Assert)]
     calls = [node for node in nodes if isinstance(node, ast.Call) and _method(node).startswith("assert")]
     expected = [node for one in (*asserts, *calls) for node in _constants(one)]
-    yield from (change for node in expected[-_MOST_VALUES:] for change in _other_value(text, node))
-    for one in asserts:
-        yield from _wrapped(text, one.test)
-    for call in calls:
-        if _method(call) == "assertEqual" and len(call.args) >= 2:
-            begin, end = text.span(call.args[1])
-            yield Change(begin, end, f"({text.of(call.args[1])},)")
-    yield from _other_exceptions(text, nodes)
-    for one in reversed(asserts):
-        yield from _opposite(text, one.test)
-    for call in reversed(calls):
-        if (other := _OPPOSITE_METHODS.get(_method(call))) and isinstance(call.func, ast.Attribute):
-            _, end = text.span(call.func)
-            yield Change(end - len(call.func.attr), end, other)
     inner = [node for statement in function.body for node in _constants(statement)]
-    yield from (change for node in inner[-_MOST_VALUES:] for change in _other_value(text, node))
+    kinds = (
+        [change for node in reversed(expected) for change in _other_value(text, node)],
+        [change for one in reversed(asserts) for change in _wrapped(text, one.test)],
+        [change for call in reversed(calls) for change in _wrapped_argument(text, call)],
+        list(_other_exceptions(text, nodes)),
+        [change for one in reversed(asserts) for change in _opposite(text, one.test)],
+        [change for call in reversed(calls) for change in _opposite_method(text, call)],
+        list(_at_the_end(text, function)),
+        [change for node in reversed(inner) for change in _other_value(text, node)],
+    )
+    yield from (one for some in zip_longest(*(kind[:_MOST] for kind in kinds)) for one in some if one is not None)
+
+
+def _wrapped_argument(text: _Text, call: ast.Call) -> Iterator[Change]:
+    if _method(call) == "assertEqual" and len(call.args) >= 2:
+        yield Change(*text.span(call.args[1]), f"({text.of(call.args[1])},)")
+
+
+def _opposite_method(text: _Text, call: ast.Call) -> Iterator[Change]:
+    if (other := _OPPOSITE_METHODS.get(_method(call))) and isinstance(call.func, ast.Attribute):
+        _, end = text.span(call.func)
+        yield Change(end - len(call.func.attr), end, other)
+
+
+def _at_the_end(text: _Text, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Change]:
     _, end = text.span(function.body[-1])
     first = function.body[0]
     if first.lineno != function.lineno and not text.source[end : end + 1].strip(b"\r\n"):

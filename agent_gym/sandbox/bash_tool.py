@@ -52,7 +52,7 @@ class BashTool(TextTool):
         return bool(self._before)
 
     def answer(self, command: str) -> ToolResult:
-        """Run a command, and return what the policy reads of it."""
+        """Run a command, and return the policy's view of its result."""
         if self.late:
             return ToolResult(NO_TIME, error=True)
         command = command.encode("utf-8", "replace").decode()

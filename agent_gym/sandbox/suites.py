@@ -55,7 +55,7 @@ def run_suite(
 ) -> Outcomes:
     """Run tests of a suite, by their ids; None runs all of its files.
 
-    What no test has reported is not in the result: a run that was ended early has fewer tests, or none.
+    A test without a report is not in the result: a run that was ended early has fewer tests, or none.
 
     Args:
         suite: the tree, which tests cannot change.
@@ -87,7 +87,7 @@ def run_suite(
 
 
 def _read(text: str, seconds: float, status: str) -> Outcomes:
-    """Read a report that the tree's code may have written: anything else than a report is no test."""
+    """Read a report that the tree's code may have written: anything else than a report is left out."""
     by_id: dict[str, str] = {}
     texts: dict[str, str] = {}
     broken: list[str] = []

@@ -1,11 +1,11 @@
 """A verdict by tests that run in one process with the code they judge, which may forge whatever that process reports.
 
 Such code can read the tests, replace pytest, or write the report: nothing in its process keeps a secret from it. So it
-is asked for what it cannot know. Of each judging test there are variants with another expected value or the opposite
+is asked for something that it cannot know. Each judging test has variants with another expected value or the opposite
 assertion, each of which failed on the right code when the task was built. Several runs, in sandboxes that share
 nothing, have each test as it is or as a variant, drawn by lot outside of them. A run counts if the tests as they are
-pass and the variants fail. To forge that, code has to tell one from the other, and what tells them is the right
-behaviour.
+pass and the variants fail. To forge that, code has to tell one from the other, which only the right
+behaviour does.
 
 Not held: code that guesses from the source of a test whether a person would have written it, and code that is right
 only for the inputs of the tests.
@@ -40,7 +40,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Hidden:
-    """What decides about a task."""
+    """The tests that decide about a task."""
 
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]

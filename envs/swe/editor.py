@@ -14,7 +14,7 @@ _PROGRAM = files(__package__).joinpath("editor_program.txt").read_text(encoding=
 
 
 class Editor:
-    """Edits files by commands of a session, so that it can do what the policy can, and nothing else."""
+    """Edits files by commands of a session, so that it has the rights of the policy's commands."""
 
     def __init__(self, bash: BashTool) -> None:
         self._bash = bash
@@ -34,8 +34,8 @@ class Editor:
             command: view a file or a folder; create a file, or write a whole one anew; replace `old`, which is in the
                 file once, by `text`; insert `text` after `line`; undo the last change of the file.
             path: of the file, from the current folder.
-            text: what is written.
-            old: what it replaces.
+            text: the new text.
+            old: the text that it replaces.
             line: the first line of a view, or the line to insert after, 0 for the beginning.
             last: the last line of a view, 0 for the end.
         """

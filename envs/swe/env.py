@@ -53,9 +53,9 @@ class SweEnv(ToolEnv):
 
     Tests run after the session has ended, over a read-only tree: the files of the start, the policy's changes of the
     package, and the next release's tests, conftest.py files and settings of pytest. Changes elsewhere do not count, nor
-    do links, files that are no text, and files that Python or pytest would read on their own. The package's code runs
+    do links, binary files, and files that Python or pytest would read on their own. The package's code runs
     in the process of the tests, so that each test runs several times, as it is and with another expected value: a
-    package that passes the second is not paid (agent_gym/sandbox/verdicts.py says what this does not hold).
+    package that passes the second is not paid (agent_gym/sandbox/verdicts.py names the limits of this).
 
     ## Episode end
     `terminated` by `finish`, by a turn without a call, or when the calls have taken `seconds`; `truncated` after

@@ -49,7 +49,7 @@ def _files(path: str) -> list[str]:
 def _read(path: str, found: dict[str, bytes], before: dict[str, str]) -> None:
     name = os.path.relpath(path, _FOLDER)
     try:
-        name.encode()  # names that are no text are not the package's
+        name.encode()  # other names are not the package's
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except (OSError, UnicodeError):
         return

@@ -34,7 +34,7 @@ class SweTask:
     name: str
     instructions: Mapping[str, str]  # by level
     before: Mapping[str, bytes]  # the files that the policy finds, by their paths in `FOLDER`
-    own: tuple[str, ...]  # the folders and modules of the package: what the policy may change
+    own: tuple[str, ...]  # the folders and modules of the package: the policy may change them
     suite: Suite  # of the policy's tree, with the next release's tests
     hidden: Hidden
     patch: str  # the next release's difference
@@ -56,7 +56,7 @@ def open_tasks(data: str | Path | None, level: str) -> dict[str, list[dict[str, 
     splits = {split: _find(folder / split) for split in SPLIT_NAMES if (folder / split).is_dir()}
     splits = {split: found for split, found in splits.items() if found} or {"train": _find(folder)}
     if not any(splits.values()):
-        raise ConfigError(f"there are no tasks of software in {str(folder)!r}; data is a folder of them, or {_CURE}")
+        raise ConfigError(f"no tasks of software are in {str(folder)!r}; data is a folder of them, or {_CURE}")
     rows: dict[str, list[dict[str, str]]] = {}
     for split, paths in splits.items():
         told = [path for path in paths if level in _facts(path)["instructions"]]

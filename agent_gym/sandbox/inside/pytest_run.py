@@ -3,7 +3,7 @@
 Standard output says how each ended, as JSON.
 
 The tree is in /tests/tree, which nobody can change, and so are the tests and their settings. The code of the tree runs
-in the process of pytest, and can forge what that process reports: who reads it has to ask for what a forger cannot
+in the process of pytest, and can forge its report: a reader has to ask for something that a forger cannot
 know (agent_gym/sandbox/verdicts.py).
 """
 
@@ -21,7 +21,7 @@ _TEXT = 3000  # characters of a failure
 
 
 def main() -> None:
-    """Run pytest in a process of its own, and print what it reported, as a line of JSON."""
+    """Run pytest in a separate process, and print its report, as a line of JSON."""
     with open("/tests/run.json") as file:
         settings = json.load(file)
     paths = [_PYTEST, *(f"{_TREE}/{root}".rstrip("/") for root in settings["roots"])]
