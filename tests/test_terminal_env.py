@@ -169,7 +169,7 @@ def test_turns_and_time_that_are_over_run_the_tests() -> None:
     assert (terminated, truncated, info["is_success"], info["reward_terms"]["outcome"]) == (False, True, True, 1.0)
     env = agent_gym.make(ID)
     env.reset(seed=0, options=of_kind("count-lines"))
-    env._shell._task = env._given._replace(seconds=0.01)
+    env._shell._room = 0.01
     *_, terminated, truncated, info = call(env, "sleep 0.1")
     assert (terminated, truncated, info["is_success"]) == (True, False, False)
 

@@ -60,8 +60,9 @@ class ReleaseTree:
         return frozenset(next(names, b"").decode("utf-8", "replace").split())
 
     def own(self) -> dict[str, bytes]:
-        """Return the files of the package without its tests."""
-        return {path: data for path, data in self.files.items() if path.startswith(self.package) and not is_test(path)}
+        """Return the texts of the package without its tests; a binary file stays as it is in a task."""
+        own = {path: data for path, data in self.files.items() if path.startswith(self.package) and not is_test(path)}
+        return {path: data for path, data in own.items() if _is_text(data)}
 
     def tests(self) -> dict[str, bytes]:
         """Return the tests, with all in their folders, and the files that can hold settings of pytest."""
@@ -114,6 +115,12 @@ def _packages(files: Mapping[str, bytes], base: str) -> Iterator[str]:
                 yield path.as_posix()
 
 
+def _is_text(data: bytes) -> bool:
+    with suppress(UnicodeDecodeError):
+        return "\0" not in data.decode()
+    return False
+
+
 def _module(path: str) -> str:
     return PurePosixPath(path).name.removesuffix(".py")
 
@@ -133,15 +140,12 @@ def changelog_entry(old: ReleaseTree, new: ReleaseTree) -> str:
 
 
 def patch_of(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
-    """Return the difference of two trees in the form of `git diff`; `ConfigError` for a file that is not text."""
+    """Return the difference of two trees in the form of `git diff`; all files are texts."""
     parts: list[str] = []
     for path in sorted({*before, *after}):
         if before.get(path) == after.get(path):
             continue
-        try:
-            texts = [tree[path].decode() if path in tree else "" for tree in (before, after)]
-        except UnicodeDecodeError:
-            raise ConfigError(f"its difference has {path}, which is not text") from None
+        texts = [tree.get(path, b"").decode() for tree in (before, after)]
         old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in texts)  # as git counts lines
         source = f"a/{path}" if path in before else "/dev/null"
         target = f"b/{path}" if path in after else "/dev/null"

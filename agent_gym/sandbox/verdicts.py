@@ -61,7 +61,7 @@ class Hidden:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SuiteVerdict:
     """The result of all runs."""
 
     solved: bool
@@ -80,7 +80,7 @@ def changed(tree: Mapping[str, bytes], variants: Sequence[Variant]) -> dict[str,
     return made
 
 
-def judge(suite: Suite, hidden: Hidden, *, runs: int = RUNS, lots: random.Random | None = None) -> Verdict:
+def judge(suite: Suite, hidden: Hidden, *, runs: int = RUNS, lots: random.Random | None = None) -> SuiteVerdict:
     """Run the tests of a task, and the variants of some, and decide.
 
     Args:
@@ -118,7 +118,7 @@ def judge(suite: Suite, hidden: Hidden, *, runs: int = RUNS, lots: random.Random
 
     solved = held and not lost
     seconds = sum(outcomes.seconds for outcomes, _, _ in played)
-    return Verdict(solved, share(hidden.fail_to_pass), share(hidden.pass_to_pass), forged, seconds)
+    return SuiteVerdict(solved, share(hidden.fail_to_pass), share(hidden.pass_to_pass), forged, seconds)
 
 
 def _draw(hidden: Hidden, runs: int, lots: random.Random) -> list[list[Variant]]:

@@ -15,12 +15,12 @@ from agent_gym.envs.swe.tasks import folder_of, open_tasks, opened, read_task
 from agent_gym.errors import ConfigError
 from agent_gym.sandbox.bash_tool import ARGUMENT, NAME, BashTool
 from agent_gym.sandbox.terminal import ENVIRONMENT, shared_terminals
-from agent_gym.sandbox.verdicts import Verdict
+from agent_gym.sandbox.verdicts import SuiteVerdict
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import Parser, ToolCall, ToolResult
 
 _DONE = "The change is made."
-_NOTHING = Verdict(False, 0.0, 0.0, False, 0.0)
+_NOTHING = SuiteVerdict(False, 0.0, 0.0, False, 0.0)
 
 
 def finish() -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from agent_gym.envs.swe.tasks import SweTask
 from agent_gym.sandbox.suites import SETTINGS, Suite, is_test
 from agent_gym.sandbox.terminal import LIMITS, Terminal, pack
-from agent_gym.sandbox.verdicts import RUNS, Verdict, judge
+from agent_gym.sandbox.verdicts import RUNS, SuiteVerdict, judge
 
 _EXPORT = Path(__file__).with_name("export.py")
 _OUTPUT = 1 << 22
@@ -78,12 +78,12 @@ def suite_with(task: SweTask, changes: Mapping[str, bytes | None]) -> Suite:
     return replace(task.suite, tree={path: data for path, data in changed.items() if data is not None})
 
 
-def judged(task: SweTask, changes: Mapping[str, bytes | None], runs: int = RUNS) -> Verdict:
+def judged(task: SweTask, changes: Mapping[str, bytes | None], runs: int = RUNS) -> SuiteVerdict:
     """Judge changed files; without a change no test runs, since the outcome is known.
 
     Raises:
         SandboxError: if the sandbox failed, and not the tests.
     """
     if not changes:
-        return Verdict(False, 0.0, 1.0, False, 0.0)
+        return SuiteVerdict(False, 0.0, 1.0, False, 0.0)
     return judge(suite_with(task, changes), task.hidden, runs=runs)
