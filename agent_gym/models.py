@@ -15,6 +15,7 @@ from typing import Any
 
 from agent_gym.data import MODELS, cache_folder
 from agent_gym.errors import ConfigError, require
+from agent_gym.registry.trained import trained_folder
 from agent_gym.untrusted import read_json
 
 ADAPTER = "adapter_config.json"
@@ -26,7 +27,7 @@ _SHARES = "pytorch_model_fsdp_0"  # accelerate's name
 _POINTER = b"version https://git-lfs"
 _OTHERS = "a model is a folder or a hub id"
 
-SOURCES: dict[str, Callable[[str], str]] = {}
+SOURCES: dict[str, Callable[[str], str]] = {"trained": trained_folder}
 """Finders for names with a prefix: `SOURCES["trained"]("NAME")` is the folder or id of `trained:NAME`."""
 
 

@@ -21,6 +21,7 @@ from agent_gym.cli.names import environment_first, meant
 from agent_gym.errors import ConfigError, one_of, require, writing
 from agent_gym.public import MASK, hide
 from agent_gym.registry import resolve_env_id
+from agent_gym.registry.trained import PREFIX, arguments_of_training, trained_policies
 from agent_gym.row_columns import checked_columns
 from agent_gym.untrusted import check_depth, harmless, parse_json, read_text
 
@@ -80,7 +81,8 @@ class CommandParser(argparse.ArgumentParser):
     def add_model(self, title: str) -> Flag:
         """Add the group of flags for the model that plays, and return a function that adds more to it."""
         flag = self.group(title)
-        help_text = "model folder, hub id, or smollm2 (agent-gym prepare smollm2); at an endpoint the model's name"
+        known = ", ".join(f"{PREFIX}{name}" for name in sorted(trained_policies()))
+        help_text = f"folder, hub id, smollm2 (agent-gym prepare smollm2), or {known}; at an endpoint the model's name"
         flag("--model --model_name_or_path PATH", help_text)
         help_text = "an OpenAI-compatible server, for example http://127.0.0.1:8000/v1; its key: $OPENAI_API_KEY"
         flag("--endpoint URL", help_text)
@@ -108,6 +110,11 @@ class CommandParser(argparse.ArgumentParser):
             known.env_kwargs = {**known.env_kwargs, "protocol": protocol}
         if env_id is not None:
             known.env_id = [*map(resolve_env_id, env_id)] if isinstance(env_id, list) else resolve_env_id(env_id)
+        model = getattr(known, "model", None)
+        if "env_kwargs" in actions and (trained := arguments_of_training(model, known.env_id)):
+            known.env_kwargs = {**trained, **known.env_kwargs}
+            played = json.dumps(known.env_kwargs)
+            print(f"{model} plays with the arguments of its training: --env_kwargs '{played}'", file=sys.stderr)
         return known
 
     def error(self, message: str) -> NoReturn:
