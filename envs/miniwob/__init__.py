@@ -1,0 +1,1 @@
+"""MiniWoB++: small web pages with one instruction each, in a real browser."""

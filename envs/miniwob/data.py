@@ -1,0 +1,78 @@
+"""The pages of MiniWoB++, from the prepared wheel `miniwob`, and the tasks: a page and the seed that it draws from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agent_gym.data import cache_folder
+from agent_gym.errors import ConfigError, one_of
+
+# The first seed and the number of seeds of each page, by split.
+SEEDS: Mapping[str, tuple[int, int]] = {"train": (0, 1000), "validation": (1_000_000, 10), "test": (2_000_000, 10)}
+EASY = (  # twenty pages that take a turn or a few
+    "click-button", "click-button-sequence", "click-checkboxes", "click-collapsible", "click-color", "click-dialog",
+    "click-dialog-2", "click-link", "click-option", "click-tab", "click-test", "click-test-2", "click-widget",
+    "choose-list", "enter-password", "enter-text", "enter-text-2", "focus-text", "focus-text-2", "login-user",
+)  # fmt: skip
+
+
+def folder_of(data: str | Path | None) -> Path:
+    """Return the folder of the pages, by default that of `agent-gym prepare miniwob`.
+
+    Raises:
+        ConfigError: if it is not there.
+    """
+    folder = cache_folder() / "miniwob" / "html" if data is None else Path(data).expanduser()
+    if not ((folder / "core" / "core.js").is_file() and (folder / "miniwob").is_dir()):
+        raise ConfigError(f"the pages of MiniWoB are not in {str(folder)!r}; run: agent-gym prepare miniwob")
+    return folder
+
+
+def pages_of(page: str | Sequence[str], folder: Path, solved: Sequence[str]) -> tuple[str, ...]:
+    """Return the pages that a name, a group or a list of names means, in alphabetic order.
+
+    Raises:
+        ConfigError: for a page that is not in the folder, or none.
+    """
+    there = sorted(file.stem for file in (folder / "miniwob").glob("*.html"))
+    groups = {"all": there, "easy": [*EASY], "solved": [name for name in solved if name in there]}
+    names = [page] if isinstance(page, str) else page
+    if not isinstance(names, list | tuple) or not names or not {*map(str, names)} <= {*there, *groups}:
+        raise ConfigError(f"page is {page!r:.80}; it must be one of these, or some: {', '.join([*groups, *there])}")
+    return tuple(sorted({one for name in names for one in groups.get(name, [name])}))
+
+
+class Tasks(Sequence[Mapping[str, Any]]):
+    """The tasks of a split: the first seed of each page, then the second seed of each, and so on."""
+
+    def __init__(self, pages: Sequence[str], split: str) -> None:
+        self.pages, (self.first, self.seeds) = pages, SEEDS[split]
+
+    def __len__(self) -> int:
+        return len(self.pages) * self.seeds
+
+    def __getitem__(self, index: Any) -> Any:
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        seed, page = divmod(index % len(self), len(self.pages))
+        return {"page": self.pages[page], "seed": self.first + seed}
+
+
+def splits_of(pages: Sequence[str], split_by: str) -> dict[str, Tasks]:
+    """Return the tasks by split: of all pages with other seeds, or of other pages as well.
+
+    By page, three of ten pages are in `test` and one in `validation`, by the SHA-256 of their names.
+
+    Raises:
+        ConfigError: for another `split_by`.
+    """
+    if one_of("split_by", split_by, ("seed", "page")) == "seed":
+        return {split: Tasks(pages, split) for split in SEEDS}
+    sides: dict[str, list[str]] = {split: [] for split in SEEDS}
+    for page in pages:
+        tenth = int.from_bytes(hashlib.sha256(page.encode()).digest()) * 10 >> 256
+        sides["test" if tenth < 3 else "validation" if tenth < 4 else "train"].append(page)
+    return {split: Tasks(some, split) for split, some in sides.items() if some}
