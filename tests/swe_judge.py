@@ -14,6 +14,7 @@ from pathlib import Path
 
 import agent_gym
 from agent_gym import EnvFailure
+from agent_gym.sandbox.terminal import shared_terminals
 
 
 def main() -> None:
@@ -37,6 +38,8 @@ def main() -> None:
         except EnvFailure as error:
             line = {"reward": "nothing", "said": str(error)[-300:], "metrics": {}}
         print(json.dumps({"name": name, **line}), flush=True)
+    env.close()
+    shared_terminals().close()  # and with it the control groups, which outlive this namespace
 
 
 if __name__ == "__main__":

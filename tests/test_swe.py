@@ -218,7 +218,7 @@ def test_the_expert_solves_it_and_an_empty_patch_does_not(task: Path) -> None:
     assert env.step(env.expert_action())[0] == "[no output]"
     _, reward, terminated, _, info = env.step(env.expert_action())
     assert (reward, terminated, info["is_success"]) == (1.0, True, True)
-    assert info["metrics"]["forged"] == 0.0 and info["metrics"]["test_seconds"] > 0
+    assert info["metrics"]["forged"] == 0.0
     env.reset(seed=0)
     _, reward, terminated, _, info = env.step("I am done.")
     assert (reward, terminated) == (0.0, True)
@@ -300,6 +300,8 @@ def test_settings_and_damage_are_told(task: Path, tmp_path: Path) -> None:
             made_env(task, **settings)
     with pytest.raises(ConfigError, match="run: agent-gym prepare swe"):
         made_env(tmp_path)
+    with pytest.raises(ConfigError, match=r"a task is \{'name': ...\}, one of the 1 in data; got \{'name': 'other'\}"):
+        made_env(task).reset(seed=0, options={"task": {"name": "other"}})
     env = made_env(task, level="changelog")
     assert "::" not in env.reset(seed=0)[0]
     damaged = tmp_path / "damaged"
@@ -319,3 +321,32 @@ def test_lots_give_each_judging_test_both_sides_in_the_first_two_runs() -> None:
         assert (drawn[0] ^ drawn[1]) - {"t.py::c"} == {"t.py::a", "t.py::b"} and "t.py::c" in drawn[0]
         seen.add(tuple(map(frozenset, drawn)))
     assert len(seen) > 20
+
+
+# Real packages, where AGENT_GYM_SWE_TASKS names a folder of tasks that `agent-gym prepare swe` made of them.
+
+
+@pytest.mark.slow
+def test_the_expert_solves_every_real_task_and_a_script_none() -> None:
+    folder = os.environ.get("AGENT_GYM_SWE_TASKS")
+    if not folder:
+        pytest.skip("no tasks: set AGENT_GYM_SWE_TASKS to the folder that agent-gym prepare swe made")
+    played = 0
+    for place in sorted(path.parents[1] for path in Path(folder).rglob("tests/swe.json")):
+        env = made_env(place)
+        env.reset(seed=0)
+        env.step(env.expert_action())
+        _, reward, _, _, info = env.step(env.expert_action())
+        assert (reward, info["metrics"]["forged"]) == (1.0, 0.0), place
+        env.reset(seed=0)
+        call(env, "bash", command=_SCRIPT)
+        _, reward, _, _, info = call(env, "finish")
+        assert (reward, info["metrics"]["forged"]) == (0.0, 0.0), place
+        played += 1
+    assert played
+
+
+# The policy of a script that reads nothing: the last comparison of each module of the package is turned around.
+_SCRIPT = (
+    "for f in $(find . -name '*.py' -not -path '*test*'); do tac $f | sed '0,/==/s/==/!=/' | tac > x; cp x $f; done"
+)

@@ -40,6 +40,7 @@ _PLACES = {
     "def counts(text):\n    return dict(Counter(text.split()))\n{code}\nEND\n"
     "echo 'from wordlets._core import *' >> src/wordlets/__init__.py",
 }
+_NET = 25  # attacks in one net, which has 15 minutes
 _SLOW = ("sleep", "a loop")  # each takes the time of a run
 
 
@@ -109,10 +110,12 @@ def test_without_variants_forgers_would_be_paid(task: Path) -> None:
 def test_no_attack_is_paid(task: Path) -> None:
     commands = {name: text for name, text in attacks().items() if name.rpartition(": ")[2] not in _SLOW}
     assert len(commands) >= 100
-    lines = played(task, {**commands, "honest": honest(task)})
-    assert lines.pop("honest")["reward"] == 1.0
-    assert {name: line["said"] for name, line in lines.items() if line["reward"] != 0.0} == {}
-    assert len(lines) == len(commands)
+    paid: dict[str, Any] = {}
+    for some in [list(commands.items())[at : at + _NET] for at in range(0, len(commands), _NET)]:
+        lines = played(task, {**dict(some), "honest": honest(task)})
+        assert lines.pop("honest")["reward"] == 1.0 and len(lines) == len(some)
+        paid |= {name: line for name, line in lines.items() if line["reward"] != 0.0}
+    assert paid == {}
 
 
 @pytest.mark.slow

@@ -31,11 +31,8 @@ _BUILD_SECONDS, _LEAST_SECONDS, _SPARE = 120.0, 20.0, 4  # of CPU time: a run of
 _MAX_LINES, _MAX_PATCH_BYTES = 1000, 80 << 10  # of the golden patch, which a command has to hold
 _MAX_JUDGING, _MAX_NAMES, _MAX_TRACES = 200, 40, 3
 _MAX_TREE_BYTES = 20 << 20  # a terminal has 32 MB of files
-_VARIANTS, _ROUNDS, _KEPT = (
-    3,
-    5,
-    12,
-)  # of a test; rounds to find them; how many of the tests that passed before have any
+_VARIANTS, _ROUNDS = 3, 10  # of a test; to find them
+_KEPT = 12  # so many of the tests that passed before have variants, too
 _TEST_FILE = re.compile(r"test.*\.py|.*_tests?\.py")
 _IMAGE = "python:3.11-bookworm"
 
@@ -143,7 +140,10 @@ def _why(outcomes: Outcomes) -> str:
 
 
 def _variants(after: Suite, judging: set[str], held: frozenset[str]) -> list[Variant]:
-    """Find variants of the judging tests, and of some that passed before, which fail on the right code."""
+    """Find variants of the judging tests, and of some that passed before, which fail on the right code.
+
+    Where other values make some, these are all: an opposite assertion is easier to tell from the right one.
+    """
     all_sites = sites_of(after.tree, sorted(judging | held))
     own = {site for site, ids in all_sites.items() if not judging.isdisjoint(ids)}
     near = sorted(site for site in all_sites.keys() - own if site.file in {one.file for one in own})
@@ -155,9 +155,9 @@ def _variants(after: Suite, judging: set[str], held: frozenset[str]) -> list[Var
     found: dict[Site, list[Variant]] = {site: [] for site in wanted}
     for _ in range(_ROUNDS):
         tried = {
-            site: Variant(site.file, *changes.pop(0), (), tuple(all_sites[site]))
+            site: Variant(site.file, *changes.pop(0)[:3], (), tuple(all_sites[site]))
             for site, changes in left.items()
-            if changes and len(found[site]) < _VARIANTS
+            if changes and len(found[site]) < _VARIANTS and (changes[0].plain or not found[site])
         }
         if not tried:
             break

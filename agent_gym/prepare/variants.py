@@ -33,7 +33,7 @@ _OPPOSITE_METHODS = {
     "assertIsInstance": "assertNotIsInstance",
 }
 _OPPOSITE_METHODS |= {other: one for one, other in _OPPOSITE_METHODS.items()}
-_MOST = 3  # of a kind in one test
+_MOST_VALUES = 3  # of one test
 _DEPTH = 8  # of base classes
 
 
@@ -43,6 +43,7 @@ class Change(NamedTuple):
     begin: int
     end: int
     text: str
+    plain: bool = False  # whether nothing but a value is another one, which no reader can tell from the right one
 
 
 class Site(NamedTuple):
@@ -143,23 +144,22 @@ class _Text:
 
 
 def _changes(text: _Text, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Change]:
-    """Yield a change of each kind, then another of each: the few that are tried are of different kinds."""
+    """Yield other values, which a test's author could have written, then one change of each kind, then another."""
     nodes = [node for statement in function.body for node in ast.walk(statement)]
     asserts = [node for node in nodes if isinstance(node, ast.Assert)]
     calls = [node for node in nodes if isinstance(node, ast.Call) and _method(node).startswith("assert")]
-    expected = [node for one in (*asserts, *calls) for node in _constants(one)]
-    inner = [node for statement in function.body for node in _constants(statement)]
+    expected = [node for one in (*asserts, *calls) for node in _constants(one)][-_MOST_VALUES:]
+    inner = [node for statement in function.body for node in _constants(statement)][-_MOST_VALUES:]
+    yield from (change for node in (*reversed(expected), *reversed(inner)) for change in _other_value(text, node))
     kinds = (
-        [change for node in reversed(expected) for change in _other_value(text, node)],
         [change for one in reversed(asserts) for change in _wrapped(text, one.test)],
         [change for call in reversed(calls) for change in _wrapped_argument(text, call)],
         list(_other_exceptions(text, nodes)),
         [change for one in reversed(asserts) for change in _opposite(text, one.test)],
         [change for call in reversed(calls) for change in _opposite_method(text, call)],
         list(_at_the_end(text, function)),
-        [change for node in reversed(inner) for change in _other_value(text, node)],
     )
-    yield from (one for some in zip_longest(*(kind[:_MOST] for kind in kinds)) for one in some if one is not None)
+    yield from (one for some in zip_longest(*kinds) for one in some if one is not None)
 
 
 def _wrapped_argument(text: _Text, call: ast.Call) -> Iterator[Change]:
@@ -203,19 +203,21 @@ def _other_value(text: _Text, node: ast.Constant) -> Iterator[Change]:
         return
     begin, end = text.span(node)
     if isinstance(value, bool):
-        yield Change(begin, end, str(not value))
+        yield Change(begin, end, str(not value), True)
     elif isinstance(value, int):
-        yield Change(begin, end, str(value + 1))
+        yield Change(begin, end, str(value + 1), True)
     elif isinstance(value, float):
-        yield Change(begin, end, repr(value + 1.0))
+        yield Change(begin, end, repr(value + 1.0), True)
+    elif written in ('""', "''"):
+        yield Change(begin, end, f"{written[0]}a{written[0]}", True)
     elif isinstance(value, str | bytes) and value and "\n" not in written:
         middle = next((at for at in range(len(written) // 2, len(written)) if written[at].isalpha()), None)
         if middle is None or "\\" in written or written[0] not in "'\"b":
-            yield Change(begin, end, repr(value[:-1]))
+            yield Change(begin, end, repr(value[:-1]), True)
         else:
             letter = written[middle]
             other = chr(ord(letter) + (-1 if letter in "zZ" else 1))
-            yield Change(begin, end, written[:middle] + other + written[middle + 1 :])
+            yield Change(begin, end, written[:middle] + other + written[middle + 1 :], True)
 
 
 def _wrapped(text: _Text, test: ast.expr) -> Iterator[Change]:

@@ -65,9 +65,9 @@ class SuiteVerdict:
     """The result of all runs."""
 
     solved: bool
-    fail_to_pass: float  # the share of these tests that pass; 0 if a variant passed
+    fail_to_pass: float  # the share of these tests that pass, and whose variants fail
     pass_to_pass: float
-    forged: bool  # whether a variant passed, which is right code's in no case
+    forged: bool  # whether a test passed as it is and as a variant: right code never does that
     seconds: float  # of CPU time
 
 
@@ -111,10 +111,11 @@ def judge(suite: Suite, hidden: Hidden, *, runs: int = RUNS, lots: random.Random
             played += pool.map(play, range(len(played), min(len(played) + 2, runs)))
             held = all(outcomes.by_id.get(name) == "failed" for outcomes, _, failing in played for name in failing)
             lost = {name for outcomes, passing, _ in played for name in passing - outcomes.passed()}
-    forged = any(outcomes.by_id.get(name) == "passed" for outcomes, _, failing in played for name in failing)
+    as_variants = {name for outcomes, _, failing in played for name in failing & outcomes.passed()}
+    forged = any(not as_variants.isdisjoint(passing & outcomes.passed()) for outcomes, passing, _ in played)
 
     def share(names: tuple[str, ...]) -> float:
-        return 0.0 if forged else 1 - len(lost.intersection(names)) / max(1, len(names))
+        return 1 - len((lost | as_variants).intersection(names)) / max(1, len(names))
 
     solved = held and not lost
     seconds = sum(outcomes.seconds for outcomes, _, _ in played)

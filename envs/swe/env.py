@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from agent_gym.env import Reply
 from agent_gym.envs.swe.editor import Editor
 from agent_gym.envs.swe.judging import NotExported, changes_of, judged
-from agent_gym.envs.swe.tasks import folder_of, open_tasks, opened, read_task
+from agent_gym.envs.swe.tasks import open_tasks, opened, read_task
 from agent_gym.errors import ConfigError
 from agent_gym.sandbox.bash_tool import ARGUMENT, NAME, BashTool
 from agent_gym.sandbox.terminal import ENVIRONMENT, shared_terminals
@@ -60,7 +60,7 @@ class SweEnv(ToolEnv):
     ## Episode end
     `terminated` by `finish`, by a turn without a call, or when the calls have taken `seconds`; `truncated` after
     `max_turns` turns. Tests run in each case. `is_success` is `outcome`. `info["metrics"]` has `commands`,
-    `failed_commands`, and at the end both shares, `forged`, and the CPU time of the tests, `test_seconds`.
+    `failed_commands`, and at the end both shares, and `forged`: a test passed as it is and with another value.
 
     ## Arguments
     - `level`: of the instruction: "names" (the changelog's entry and the names of the failing tests), "changelog" (the
@@ -107,7 +107,7 @@ class SweEnv(ToolEnv):
         max_turns: int = 40,
         **kwargs: Any,
     ) -> None:
-        tasks = open_tasks(data, level)
+        tasks, self._folders = open_tasks(data, level)
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
             raise ConfigError(f"seconds is {seconds!r:.80}; it must be a number above 0")
         shared_terminals()  # refuses machines that cannot hold a shell
@@ -117,13 +117,17 @@ class SweEnv(ToolEnv):
         super().__init__(tasks, tools=tools, parser=parser, max_turns=max_turns, **kwargs)
 
     def gold(self, task: Any) -> dict[str, Any]:
-        return {"patch": read_task(folder_of(task)).patch}
+        return {"patch": read_task(self._folder(task)).patch}
+
+    def _folder(self, task: Any) -> Path:
+        folder = self._folders.get(str(task["name"])) if isinstance(task, Mapping) and "name" in task else None
+        if folder is None:
+            raise ConfigError(f"a task is {{'name': ...}}, one of the {len(self._folders)} in data; got {task!r:.200}")
+        return folder
 
     def begin(self, task: Any) -> str:
-        folder = folder_of(task)
+        folder = self._folder(task)
         self._task = read_task(folder)
-        if self.level not in self._task.instructions:
-            raise ConfigError(f"the task in {str(folder)!r} has no instruction of level {self.level!r}; use 'names'")
         self._bash.start(partial(opened, folder), self.seconds)
         return self._task.instructions[self.level]
 
@@ -152,7 +156,7 @@ class SweEnv(ToolEnv):
         self._bash.close()
         terms = {"outcome": float(verdict.solved), "fail_to_pass": verdict.fail_to_pass}
         terms["pass_to_pass"] = verdict.pass_to_pass
-        metrics = {"forged": float(verdict.forged), "test_seconds": verdict.seconds}
+        metrics = {"forged": float(verdict.forged)}
         metrics |= {"fail_to_pass": verdict.fail_to_pass, "pass_to_pass": verdict.pass_to_pass}
         return Reply(terms=terms, metrics=metrics, terminated=True, success=verdict.solved, error=error)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import random
+import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -17,6 +19,7 @@ from agent_gym.sandbox.verdicts import RUNS, SuiteVerdict, judge
 
 _EXPORT = Path(__file__).with_name("export.py")
 _OUTPUT = 1 << 22
+_SECRET = secrets.token_bytes(32)  # so that the same change has the same lots in this process, and nobody knows them
 _NEVER = frozenset({"sitecustomize.py", "usercustomize.py", "conftest.py"})  # read by Python or pytest on their own
 _UNREAD = frozenset({".pth", ".pyc", ".pyo", ".so", ".pyd"})
 
@@ -86,4 +89,5 @@ def judged(task: SweTask, changes: Mapping[str, bytes | None], runs: int = RUNS)
     """
     if not changes:
         return SuiteVerdict(False, 0.0, 1.0, False, 0.0)
-    return judge(suite_with(task, changes), task.hidden, runs=runs)
+    digest = hashlib.sha256(_SECRET + repr(sorted(changes.items())).encode()).hexdigest()
+    return judge(suite_with(task, changes), task.hidden, runs=runs, lots=random.Random(digest))

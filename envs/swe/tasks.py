@@ -40,8 +40,8 @@ class SweTask:
     patch: str  # the next release's difference
 
 
-def open_tasks(data: str | Path | None, level: str) -> dict[str, list[dict[str, str]]]:
-    """Return the tasks by split, as rows with their folder.
+def open_tasks(data: str | Path | None, level: str) -> tuple[dict[str, list[dict[str, str]]], dict[str, Path]]:
+    """Return the tasks by split, as rows with their name, the same on every machine, and their folders by name.
 
     Args:
         data: a folder of tasks, at any depth, or with one such folder per split; None is that of `prepare swe`.
@@ -58,16 +58,18 @@ def open_tasks(data: str | Path | None, level: str) -> dict[str, list[dict[str, 
     if not any(splits.values()):
         raise ConfigError(f"no tasks of software are in {str(folder)!r}; data is a folder of them, or {_CURE}")
     rows: dict[str, list[dict[str, str]]] = {}
+    folders: dict[str, Path] = {}
     for split, paths in splits.items():
         told = [path for path in paths if level in _facts(path)["instructions"]]
         if told:
-            rows[split] = [{"folder": str(path)} for path in told]
+            rows[split] = [{"name": str(_facts(path)["name"])} for path in told]
+            folders |= {str(_facts(path)["name"]): path for path in told}
     without = sum(map(len, splits.values())) - sum(map(len, rows.values()))
     if not rows:
         raise ConfigError(f"no task in {str(folder)!r} has an instruction of level {level!r}; use level='names'")
     if without:
         warnings.warn(f"{without} tasks have no instruction of level {level!r}, and are left out", stacklevel=2)
-    return rows
+    return rows, folders
 
 
 def _find(folder: Path) -> list[Path]:
@@ -116,10 +118,3 @@ def opened(folder: Path) -> Terminal:
     root = f"{FOLDER}/{read_task(folder).suite.roots[0]}".rstrip("/")
     variables = {**PYTEST_VARIABLES, "PYTHONPATH": f"{PYTEST_VARIABLES['PYTHONPATH']}:{root}"}
     return shared_terminals().open(_files(folder), folder=FOLDER, environment=variables)
-
-
-def folder_of(task: Any) -> Path:
-    """Return the folder of a row; `ConfigError` for anything else than `{"folder": ...}`."""
-    if isinstance(task, Mapping) and isinstance(task.get("folder"), str):
-        return Path(task["folder"])
-    raise ConfigError(f"a task is {{'folder': ...}}, got {task!r:.200}")
