@@ -170,10 +170,9 @@ def test_a_dead_browser_fails_its_episodes_and_is_started_again(folder: Path) ->
         env.reset(options=of_seed("enter-text", 1))
     before = process_id(one._tab.chromium)
     os.kill(before, signal.SIGKILL)
-    for env in (one, two):
+    for env in (one, two):  # the second finds another browser running, which is not its own
         with pytest.raises(EnvFailure, match="the browser failed"):
             env.step(env.expert_action())
-    for env in (one, two):
         env.reset(options=of_seed("enter-text", 1))
         assert env.step(env.expert_action())[1] == 1.0
     assert one._tab.chromium is two._tab.chromium and process_id(one._tab.chromium) != before

@@ -15,6 +15,7 @@ import shutil
 import threading
 import weakref
 from collections.abc import Coroutine
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -25,7 +26,7 @@ SIZE = (160, 210)  # width and height of the part of the window that MiniWoB's p
 TURN_MS = 1000  # of the page's time, with each action
 _WINDOW = {"width": 480, "height": 320}
 _ORIGIN = "http://miniwob.invalid"  # a name that no server has (RFC 2606)
-_PATIENCE_S = 60.0
+_PATIENCE_S, _AT_ONCE = 60.0, 4  # pages that work at a time: on few cores more only make each other late
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # A proxy that does not exist, for loopback as well, closes what routing does not see, such as web sockets.
 _SWITCHES = [
@@ -73,6 +74,7 @@ class Chromium:
     def __init__(self, program: str) -> None:
         self.tabs = 0
         self.loop = asyncio.new_event_loop()
+        self._free = asyncio.Semaphore(_AT_ONCE)
         self._thread = threading.Thread(target=self.loop.run_forever, name="agent-gym-browser", daemon=True)
         self._thread.start()
         try:
@@ -99,12 +101,20 @@ class Chromium:
         """
         from playwright.async_api import Error
 
-        try:
-            return asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, _PATIENCE_S), self.loop).result()
-        except TimeoutError:
-            raise EnvFailure(f"the browser did not answer within {_PATIENCE_S:.0f} s") from None
-        except Error as error:
-            raise EnvFailure(f"the browser failed: {message_of(error).splitlines()[0]:.200}") from error
+        async def in_turn() -> Any:
+            async with self._free:
+                return await asyncio.wait_for(work, _PATIENCE_S)
+
+        future = asyncio.run_coroutine_threadsafe(in_turn(), self.loop)
+        while self._thread.is_alive():
+            try:
+                return future.result(1.0)
+            except TimeoutError:
+                if future.done() and future.exception():
+                    raise EnvFailure(f"the browser did not answer within {_PATIENCE_S:.0f} s") from None
+            except (Error, CancelledError) as error:
+                raise EnvFailure(f"the browser failed: {' '.join(message_of(error).split())[:200]}") from error
+        raise EnvFailure("the browser failed: it ended")
 
     def stop(self) -> None:
         """End the browser and the thread. One that is dead or hangs is left alone: a new one does not depend on it."""
@@ -114,7 +124,9 @@ class Chromium:
                 if self.alive:
                     await self.browser.close()
                 await self._driver.stop()
-            self.loop.call_soon(self.loop.stop)
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            self.loop.call_later(0.1, self.loop.stop)
 
         asyncio.run_coroutine_threadsafe(end(), self.loop)
         if threading.current_thread() is not self._thread:  # where a collected tab may be closed
@@ -128,8 +140,7 @@ _running: dict[str, Chromium] = {}
 def shared(program: str) -> Chromium:
     """Return the browser of this process, which is started, or started again, where it does not run."""
     with _lock:
-        found = _running.get(program)
-        if found is not None and not found.alive:
+        if (found := _running.get(program)) is not None and not found.alive:
             found.stop()
         if found is None or not found.alive:
             found = _running[program] = Chromium(program)
@@ -176,6 +187,7 @@ class Tab:
             one = tab()
             await (one._serve(route) if one is not None else route.abort())
 
+        context.set_default_timeout(0)  # `wait` has the limit
         await context.route("**/*", serve)
         await context.add_init_script(path=_SCRIPT)
         page = await context.new_page()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,8 @@ from agent_gym.errors import ConfigError, one_of
 
 # The first seed and the number of seeds of each page, by split.
 SEEDS: Mapping[str, tuple[int, int]] = {"train": (0, 1000), "validation": (1_000_000, 10), "test": (2_000_000, 10)}
-EASY = (  # twenty pages that take a turn or a few
-    "click-button", "click-button-sequence", "click-checkboxes", "click-collapsible", "click-color", "click-dialog",
-    "click-dialog-2", "click-link", "click-option", "click-tab", "click-test", "click-test-2", "click-widget",
-    "choose-list", "enter-password", "enter-text", "enter-text-2", "focus-text", "focus-text-2", "login-user",
-)  # fmt: skip
+# `easy`: twenty pages that take a turn or a few; `unsolved`: pages without a rule of the expert, and the reason.
+GROUPS: Mapping[str, Any] = json.loads(Path(__file__).with_name("pages.json").read_text(encoding="utf-8"))
 
 
 def folder_of(data: str | Path | None) -> Path:
@@ -38,7 +36,7 @@ def pages_of(page: str | Sequence[str], folder: Path, solved: Sequence[str]) -> 
         ConfigError: for a page that is not in the folder, or none.
     """
     there = sorted(file.stem for file in (folder / "miniwob").glob("*.html"))
-    groups = {"all": there, "easy": [*EASY], "solved": [name for name in solved if name in there]}
+    groups = {"all": there, "easy": GROUPS["easy"], "solved": [name for name in solved if name in there]}
     names = [page] if isinstance(page, str) else page
     if not isinstance(names, list | tuple) or not names or not {*map(str, names)} <= {*there, *groups}:
         raise ConfigError(f"page is {page!r:.80}; it must be one of these, or some: {', '.join([*groups, *there])}")

@@ -143,12 +143,6 @@ class PageRules:
         a, b = int(left), int(right)
         return self.fill(str({"+": a + b, "-": a - b, "x": a * b}[sign]))
 
-    def simple_algebra(self) -> list[Call]:
-        left, sign, right, total = re.findall(r"(\w+) ([-+]) (\w+) = (-?\d+)", " ".join(self.texts))[0]
-        known, result = int(right if left == "x" else left), int(total)
-        plus = {("x", "+"): result - known, ("x", "-"): result + known}
-        return self.fill(str(plus.get((left, sign), result - known if sign == "+" else known - result)))
-
     def guess_number(self) -> list[Call]:
         step, value = -1 if "lower" in " ".join(self.texts) else 1, self.fields[0].value
         return _type(self.fields[0], str(int(value) + step if value else 5)) + self.submit()
@@ -205,9 +199,6 @@ _ROWS: Mapping[str, Callable[[PageRules], list[Call]]] = {
     "find-greatest": lambda page: _click(max(page.of("element"), key=lambda one: int(one.name))) + page.submit(),
     "find-word": lambda page: page.fill(" ".join(page.texts).split()[page.index("word")].strip(".,")),
     "focus-text-2": lambda page: _click(page.fields[page.index("input")]),
-    "form-sequence-2": lambda page: _click(page.of("radio")[page.index("radio")])
-    + _type(page.fields[page.index("textbox")], page.quoted[0])
-    + page.submit(),
     "form-sequence": lambda page: page.slide() or _click(page.of("checkbox")[page.index("checkbox")]) + page.submit(),
     "navigate-tree": lambda page: _click((page.named(page.quoted[0]) or page.has("expandable-hitarea"))[0]),
     "read-table": lambda page: page.fill(page.texts[page.texts.index(page.asks(r"value of (.*) into the")) + 1]),
@@ -215,16 +206,14 @@ _ROWS: Mapping[str, Callable[[PageRules], list[Call]]] = {
         *(page.texts[page.texts.index(one[:-1]) + 1] for one in page.texts if one.endswith(":"))
     ),
     "scroll-text": lambda page: _type(page.fields[1], str(page.fields[0].value).split()[-1][:-1]) + page.submit(),
+    "simple-arithmetic": PageRules.simple_arithmetic,
     "text-transform": lambda page: page.fill(page.texts[0]),
     "use-autocomplete use-autocomplete-nodelay": PageRules.complete,
     "use-slider use-slider-2": lambda page: page.slide() or page.submit(),
 }
-_METHODS = (
-    "button_delay", "count_shape", "enter_time", "grid_coordinate", "guess_number",
-    "identify_shape", "odd_or_even", "simple_algebra", "simple_arithmetic", "use_spinner",
-)  # fmt: skip
+_METHODS = "button_delay count_shape enter_time grid_coordinate guess_number identify_shape odd_or_even use_spinner"
 EXPERTS: Mapping[str, Callable[[PageRules], list[Call]]] = {
     **{name: rule for names, rule in _ROWS.items() for name in names.split()},
-    **{name.replace("_", "-"): getattr(PageRules, name) for name in _METHODS},
+    **{name.replace("_", "-"): getattr(PageRules, name) for name in _METHODS.split()},
 }
 """The rules by the names of their pages."""

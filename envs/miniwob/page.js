@@ -236,7 +236,10 @@
   window.agentGym = {
     advance,
     // Two frames on the screen: after the first, images that the page wants have been asked for.
-    settle: () => new Promise((done) => real.frame(() => real.frame(() => real.timeout(() => done(true), 0)))),
+    settle: () => new Promise((done) => {
+      real.timeout(done, 200); // where no frame comes
+      real.frame(() => real.frame(() => real.timeout(done, 0)));
+    }),
     start(seed) {
       core.EPISODE_MAX_TIME = 2 ** 31 - 1; // the longest timer there is, 24 days
       Math.seedrandom(seed);
