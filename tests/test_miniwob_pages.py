@@ -34,7 +34,7 @@ def env(folder: Path) -> Any:
 
 
 def test_there_are_130_pages_and_the_expert_solves_62(env: Any, folder: Path) -> None:
-    assert len(env.tasks["test"].pages) == 130 and len(made(folder).tasks["test"].pages) == len(EXPERTS) == 62
+    assert len(env.tasks["test"].pages) == 130 and len(made(folder, "solved").tasks["test"].pages) == len(EXPERTS) == 62
 
 
 def test_a_seed_gives_the_same_page_and_the_same_play(env: Any) -> None:
@@ -61,7 +61,7 @@ def test_the_expert_solves_its_pages(env: Any, page: str) -> None:
 
 
 def test_twenty_pages_live_in_one_browser(folder: Path) -> None:
-    envs = [made(folder) for _ in range(20)]
+    envs = [made(folder, "solved") for _ in range(20)]
     rewards: list[float] = []
 
     def work(one: Any, index: int) -> None:
