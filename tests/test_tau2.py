@@ -52,6 +52,13 @@ def begun(folder: Path, domain: str, index: int, **kwargs: Any) -> tuple[Any, st
     return env, env.reset(options={"index": index})[1]["messages"][-1]["content"]
 
 
+def test_a_task_of_another_shape_is_refused(folder: Path) -> None:
+    env = made(folder)
+    for task in (None, {"id": "x"}, env.tasks["test"][0] | {"domain": "mock"}):
+        with pytest.raises(ConfigError, match="a task has the keys actions, assertions"):
+            env.begin(task)
+
+
 # The expert, and the customer.
 
 

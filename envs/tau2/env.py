@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from agent_gym.env import Reply
 from agent_gym.envs.tau2.customer import Customer, transferred
-from agent_gym.envs.tau2.data import folder_of, load, policy_of
+from agent_gym.envs.tau2.data import DOMAINS, folder_of, load, policy_of
 from agent_gym.envs.tau2.phone import asking_for
 from agent_gym.envs.tau2.served import ServedCustomer
 from agent_gym.envs.tau2.verdict import Verdict
@@ -114,7 +114,7 @@ class Tau2Env(ToolEnv):
         return {"domain": str(task["domain"])} if isinstance(task, Mapping) and "domain" in task else {}
 
     def begin(self, task: Any) -> str:
-        if not (isinstance(task, Mapping) and task.keys() >= _KEYS):
+        if not (isinstance(task, Mapping) and task.keys() >= _KEYS and task["domain"] in DOMAINS):
             raise ConfigError(f"a task has the keys {', '.join(sorted(_KEYS))}, got {task!r:.80}")
         self._task = task
         self._world = World(self.folder, task["domain"], task["setup"])
