@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from agent_gym.env import Reply
 from agent_gym.envs.swe.editor import Editor
 from agent_gym.envs.swe.judging import NotExported, changes_of, judged
-from agent_gym.envs.swe.tasks import open_tasks, opened, read_task
+from agent_gym.envs.swe.tasks import instruction_of, open_tasks, opened, read_task
 from agent_gym.errors import ConfigError
 from agent_gym.sandbox.bash_tool import ARGUMENT, NAME, BashTool
 from agent_gym.sandbox.terminal import ENVIRONMENT, shared_terminals
@@ -126,10 +126,9 @@ class SweEnv(ToolEnv):
         return folder
 
     def begin(self, task: Any) -> str:
-        folder = self._folder(task)
-        self._task = read_task(folder)
-        self._bash.start(partial(opened, folder), self.seconds)
-        return self._task.instructions[self.level]
+        self._here = self._folder(task)  # whose archives the first command reads
+        self._bash.start(partial(opened, self._here), self.seconds)
+        return instruction_of(self._here, self.level)
 
     def respond(self, action: str) -> Reply:
         reply = super().respond(action)
@@ -148,8 +147,9 @@ class SweEnv(ToolEnv):
 
     def answer(self, text: str) -> Reply:
         try:
-            changes = changes_of(self._task, self._bash.terminal()) if self._bash.touched else {}
-            verdict = judged(self._task, changes)
+            task = read_task(self._here)
+            changes = changes_of(task, self._bash.terminal()) if self._bash.touched else {}
+            verdict = judged(task, changes)
             error = None
         except NotExported as refusal:
             verdict, error = _NOTHING, str(refusal)
@@ -168,7 +168,7 @@ class SweEnv(ToolEnv):
             raise ConfigError("the expert applies its difference by git, and /usr/bin has none; install it")
         if self.turn:
             return self.parser.render(finish.__name__, {})
-        command = f"git apply --whitespace=nowarn - <<'GOLDEN_END'\n{self._task.patch}GOLDEN_END"
+        command = f"git apply --whitespace=nowarn - <<'GOLDEN_END'\n{read_task(self._here).patch}GOLDEN_END"
         return self.parser.render(NAME, {ARGUMENT: command})
 
     def close(self) -> None:

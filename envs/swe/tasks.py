@@ -31,8 +31,6 @@ _SHAPE = {"name": str, "package": str, "own": [str], "root": str, "config": str,
 class SweTask:
     """The sources of one episode."""
 
-    name: str
-    instructions: Mapping[str, str]  # by level
     before: Mapping[str, bytes]  # the files that the policy finds, by their paths in `FOLDER`
     own: tuple[str, ...]  # the folders and modules of the package: the policy may change them
     suite: Suite  # of the policy's tree, with the next release's tests
@@ -85,6 +83,11 @@ def _facts(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{folder / _FACTS} cannot be read: {error}; make it again: {_CURE}") from error
 
 
+def instruction_of(folder: Path, level: str) -> str:
+    """Return the instruction of a task."""
+    return str(_facts(folder)["instructions"][level])
+
+
 @functools.lru_cache(maxsize=64)
 def read_task(folder: Path) -> SweTask:
     """Read a task; `ConfigError` if its folder is damaged."""
@@ -98,7 +101,7 @@ def read_task(folder: Path) -> SweTask:
         raise ConfigError(f"the task in {str(folder)!r} cannot be read: {error}; make it again: {_CURE}") from error
     roots = tuple(dict.fromkeys((facts["root"], "")))
     suite = Suite(tests, roots, tuple(facts["files"]), facts["config"])
-    return SweTask(facts["name"], facts["instructions"], before, tuple(facts["own"]), suite, hidden, patch)
+    return SweTask(before, tuple(facts["own"]), suite, hidden, patch)
 
 
 def _unpacked(path: Path) -> dict[str, bytes]:
