@@ -87,7 +87,6 @@ def episode_of(number: int, tokens: int, steps: int) -> Any:
 
 def own_share(episodes: int, tokens: int, steps: int) -> dict[str, float]:
     """Nanoseconds per token of what a rank does with its own episodes, and bytes per token on the wire."""
-    import torch
 
     from agent_gym.trainers.batch import collate, training_episode
     from agent_gym.trainers.credit import Timeline
@@ -104,7 +103,7 @@ def own_share(episodes: int, tokens: int, steps: int) -> dict[str, float]:
     kept = timed("take what training needs", lambda: [training_episode(e, i) for i, e in enumerate(finished)])
     packed = timed("pack", lambda: pickle.dumps(kept, pickle.HIGHEST_PROTOCOL))
     come = timed("unpack", lambda: pickle.loads(packed))
-    batch = timed("lay out", lambda: collate(come, episodes + 1, 0, torch.device("cpu")))
+    batch = timed("lay out", lambda: collate(come, episodes + 1, 0))
     timed("order by step", lambda: Timeline(batch, episodes))
     return found | {"bytes": len(packed) / total}
 

@@ -96,7 +96,7 @@ def agent_batch(rows: Rows, pad_id: int) -> dict[str, torch.Tensor]:
         episodes.append(
             TrainingEpisode(number, number, True, [TrainingRow.of(row)], outcome=[0.0], process=[0.0], anchors=[0])
         )
-    batch = collate(episodes, len(rows) + 1, pad_id, torch.device("cpu"))
+    batch = collate(episodes, len(rows) + 1, pad_id)
     mask = batch["action_mask"]
     advantages = torch.tensor([advantage for _, _, advantage in rows] + [0.0])
     batch["advantages"] = advantages[:, None] * mask

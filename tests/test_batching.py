@@ -127,7 +127,7 @@ def test_what_the_world_showed_before_a_summary_is_the_state_behind_it() -> None
 def test_the_tensors_of_a_batch_whose_missing_rows_are_dummies() -> None:
     spans = [[("user", 3), ("agent", 2), ("env", 4), ("agent", 1)], [("user", 1), ("agent", 4)]]
     episode = make_episode(spans)
-    batch = collate([training_episode(episode, 0)], 4, 9, CPU)
+    batch = collate([training_episode(episode, 0)], 4, 9)
     for i, row in enumerate(episode.rows):
         n = len(row.token_ids)
         assert batch["input_ids"][i].tolist() == [*row.token_ids, *[9] * (10 - n)]
@@ -144,7 +144,7 @@ def test_the_tensors_of_a_batch_whose_missing_rows_are_dummies() -> None:
 
 
 def test_take_drops_padding_columns_and_keeps_numbers_of_rows() -> None:
-    batch = collate([made_of(9, 3), made_of(4)], 4, 0, CPU)
+    batch = collate([made_of(9, 3), made_of(4)], 4, 0)
     batch["engine_ratio"] = torch.tensor([[2.0], [3.0], [4.0], [5.0]])  # of whole rows, in the sequence modes
     part = select_rows(batch, torch.tensor([2, 1]))
     assert all(part[name].shape == (2, 4) for name in ("input_ids", "action_mask", "step_of", "engine_logps"))

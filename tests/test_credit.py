@@ -67,7 +67,7 @@ def advantages(
 
     def process(episodes: list[TrainingEpisode]) -> Any:
         def run(gather: Any) -> dict[int, list[float]]:
-            batch = collate(episodes, sum(len(e.rows) for e in episodes) + extra_rows, 0, CPU)
+            batch = collate(episodes, sum(len(e.rows) for e in episodes) + extra_rows, 0)
             timeline, known = Timeline(batch, len(episodes)), dict[str, Any]()
             if ESTIMATORS[name].needs_critic:
                 known["values"] = timeline.read(value_of(batch["input_ids"]))
@@ -78,7 +78,7 @@ def advantages(
             options["running_means"] = {} if ESTIMATORS[name].needs_means else None
             estimate, mask = assign(ESTIMATORS[name], CREDIT, local, numbers, **options), batch["action_mask"]
             columns = [c for c in (estimate.advantages, estimate.returns, estimate.value_mask) if c is not None]
-            laid = torch.stack([timeline.write(column, CPU).double() for column in columns], -1)
+            laid = torch.stack([timeline.write(column).double() for column in columns], -1)
             assert (laid[~mask] == 0).all() and laid.isfinite().all()
             return dict(zip(batch["input_ids"][mask].tolist(), laid[mask].tolist(), strict=True))
 
@@ -128,7 +128,7 @@ def test_padding_world_tokens_rows_and_processes_change_nothing(name: str, seed:
 
 def test_a_timeline_reads_and_writes_the_same_tokens() -> None:
     episodes = [make_episode(i, random.Random(i), split=0.7) for i in range(5)]
-    batch = collate(episodes, 30, 0, CPU)
+    batch = collate(episodes, 30, 0)
     timeline = Timeline(batch, 5)
     ids = timeline.read(batch["input_ids"]).long()
     for i, episode in enumerate(episodes):
@@ -140,7 +140,7 @@ def test_a_timeline_reads_and_writes_the_same_tokens() -> None:
         ]
         assert ids[i][timeline.mask[i]].tolist() == sorted(expected)  # ids rise with step and place
         assert (ids[i][~timeline.mask[i]] == 0).all()
-    back = timeline.write(ids.double(), CPU)
+    back = timeline.write(ids.double())
     assert torch.equal(back.long(), batch["input_ids"] * batch["action_mask"])
 
 

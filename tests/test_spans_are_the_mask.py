@@ -142,7 +142,7 @@ def test_every_reader_has_the_mask_that_the_environment_reported(
         kept = training_episode(episode, number)
         trained = [k for row in kept.rows for k in row.step_of.tolist() if k != NOT_SAMPLED]
         assert len(trained) == len(mine) and trained == sorted(trained)
-        batch = collate([kept], len(kept.rows) + 1, 0, torch.device("cpu"))
+        batch = collate([kept], len(kept.rows) + 1, 0)
         assert int(batch["action_mask"].sum()) == len(mine)
         # What colours tokens lays its numbers on the same.
         laid = over_rows(episode, [1.0 + i for i in range(len(mine))])

@@ -198,44 +198,42 @@ def collate(
     episodes: Sequence[TrainingEpisode],
     n_rows: int,
     pad_token_id: int,
-    device: torch.device,
     vision: Vision | None = None,
 ) -> Batch:
-    """Pad the rows of episodes to one batch.
+    """Pad the rows of episodes to one batch, which stays on the CPU; `select_rows` moves the rows of a pass.
 
     Args:
         episodes: the episodes of this rank.
         n_rows: B, larger than the number of rows. Every rank must run the same number of passes, so the missing rows
             are filled with dummies: two attended tokens, neither of them trained on. The last row is always a dummy.
         pad_token_id: fills the positions that are not attended to.
-        device: the device of the tensors.
         vision: the vision part of a model that reads images.
 
     Returns:
-        `input_ids`, `attention_mask`, `action_mask` (True where the policy sampled the token), `step_of`,
-        `engine_logps` (B, T), and `episode_of` (B,), the position of the row's episode in `episodes`, -1 for dummies.
-        With `vision` also `read_ids` (B, T), the tokens as the model reads them, and `images`, a `RowImages`.
+        (B, T) `input_ids` and `step_of` int32, `attention_mask` and `action_mask` (True where the policy sampled the
+        token) bool, `engine_logps` float32, and `episode_of` (B,), the position of the row's episode in `episodes`, -1
+        for dummies. With `vision` also `read_ids` (B, T), which the model reads, and `images`, a `RowImages`.
     """
     dummy = TrainingRow(np.full(2, pad_token_id, np.int32), np.full(2, NOT_SAMPLED, np.int32), np.zeros(2, np.float32))
     owned = [(i, row) for i, episode in enumerate(episodes) for row in episode.rows]
     filled = [*owned, *[(-1, dummy)] * (n_rows - len(owned))]
     length = max(2, max(len(row.token_ids) for _, row in filled))
 
-    def stack(columns: Iterable[Any], fill: float, dtype: torch.dtype = torch.long) -> torch.Tensor:
+    def stack(columns: Iterable[Any], fill: float, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         padded = torch.full((len(filled), length), fill, dtype=dtype)
         for line, values in zip(padded, columns, strict=True):
             line[: len(values)] = torch.as_tensor(values)
-        return padded.to(device)
+        return padded
 
     rows = [row for _, row in filled]
     steps = stack((row.step_of for row in rows), NOT_SAMPLED)
     batch: Batch = {
         "input_ids": stack((row.token_ids for row in rows), pad_token_id),
-        "attention_mask": stack((np.ones(len(row.token_ids), np.int64) for row in rows), 0),
+        "attention_mask": stack((np.ones(len(row.token_ids), bool) for row in rows), 0, torch.bool),
         "action_mask": steps != NOT_SAMPLED,
         "step_of": steps,
         "engine_logps": stack((row.logprobs for row in rows), 0.0, torch.float32),
-        "episode_of": torch.tensor([i for i, _ in filled], device=device),
+        "episode_of": torch.tensor([i for i, _ in filled]),
     }
     if vision is not None:
         read = (vision.readable(row.token_ids.tolist(), row.images) for row in rows)
@@ -244,10 +242,14 @@ def collate(
     return batch
 
 
-def select_rows(batch: Mapping[str, Any], index: torch.Tensor) -> Batch:
-    """Select rows of a batch, and drop the columns that then hold only padding."""
+def select_rows(batch: Mapping[str, Any], index: torch.Tensor, device: torch.device | None = None) -> Batch:
+    """Select rows, and drop the columns that then hold only padding; on a device as a model reads them, in int64."""
     longest = int(batch["attention_mask"][index].sum(1).max())
-    return {name: value[index][:, :longest] if value.ndim > 1 else value[index] for name, value in batch.items()}
+    rows = {name: value[index][:, :longest] if value.ndim > 1 else value[index] for name, value in batch.items()}
+    for name in () if device is None else rows.keys() - {"images"}:
+        wide = name == "attention_mask" or rows[name].dtype == torch.int32
+        rows[name] = rows[name].to(device, torch.long if wide else rows[name].dtype)
+    return rows
 
 
 def common_prefixes(rows: Sequence[Sequence[int]], order: Sequence[int]) -> list[int]:

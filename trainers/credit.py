@@ -194,10 +194,10 @@ class Timeline:
 
     def __init__(self, batch: Batch, n_episodes: int) -> None:
         # By episode, then by step; all tokens of a step are in one row, in order.
-        mask, owner = batch["action_mask"].cpu(), batch["episode_of"].cpu()
+        mask, owner = batch["action_mask"], batch["episode_of"]
         self._shape = mask.shape
         rows, columns = mask.nonzero(as_tuple=True)
-        episodes, steps = owner[rows], batch["step_of"].cpu()[rows, columns]
+        episodes, steps = owner[rows], batch["step_of"][rows, columns].long()
         order = torch.argsort(steps, stable=True)
         order = order[torch.argsort(episodes[order], stable=True)]
         rows, columns, episodes, steps = (column[order] for column in (rows, columns, episodes, steps))
@@ -212,15 +212,14 @@ class Timeline:
 
     def read(self, per_position: torch.Tensor) -> torch.Tensor:
         """Map (B, T) numbers of a batch to (N, L) float64 numbers of its sampled tokens, 0 in padding."""
-        numbers = per_position.detach().to("cpu", torch.float64).reshape(-1)[self._position]
+        numbers = per_position.to(torch.float64).reshape(-1)[self._position]
         return torch.where(self.mask, numbers, 0.0)
 
-    def write(self, per_token: torch.Tensor, device: torch.device) -> torch.Tensor:
+    def write(self, per_token: torch.Tensor) -> torch.Tensor:
         """Map (N, L) numbers of sampled tokens to (B, T) numbers of a batch, 0 or False at all other tokens."""
         laid = torch.zeros(self._shape.numel(), dtype=per_token.dtype)
         laid[self._position[self.mask]] = per_token[self.mask]
-        laid = laid.view(self._shape).to(device)
-        return laid if laid.dtype == torch.bool else laid.float()
+        return (laid if laid.dtype == torch.bool else laid.float()).view(self._shape)
 
 
 def experience(episodes: Sequence[TrainingEpisode], timeline: Timeline, **known: torch.Tensor | None) -> Experience:

@@ -14,7 +14,6 @@ Six methods are replaced, each as a whole (line numbers of trl 1.16.0 in docs/tr
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -218,8 +217,7 @@ class AgentGRPOTrainer(RowTrainer):
 
     @property
     def _engine_differs(self) -> bool:
-        # In half precision the model's rounding differs, too: a token computed with a cache gives another sum than a
-        # whole row.
+        # In half precision rounding differs, too: a token computed with a cache gives another sum than a whole row.
         half = self.accelerator.native_amp or self.model.dtype != torch.float32
         return super()._engine_differs or (half and isinstance(self.scheduler.policy, TransformersPolicy))
 
@@ -268,7 +266,7 @@ class AgentGRPOTrainer(RowTrainer):
         # Some rows are needed for credit but not for the loss. They have no further forward and backward pass.
         needed = (batch["weights"] > 0).any(1) | (batch["episode_of"] < 0)
         if not needed.all():
-            rollout.batch = batch = select_rows(batch, needed.nonzero().view(-1).cpu())
+            rollout.batch = batch = select_rows(batch, needed.nonzero().view(-1))
         if "old_logps" in batch:
             self._add_engine_ratio(batch, batch["old_logps"])
 
@@ -287,8 +285,7 @@ class AgentGRPOTrainer(RowTrainer):
     @property
     def n_rollouts(self) -> int:
         """The number of rollouts of the whole run."""
-        # The rollouts are counted in micro-steps, because the last optimizer step of an epoch has only the remaining
-        # ones.
+        # Rollouts are counted in micro-steps, because the last optimizer step of an epoch has only the remaining ones.
         per_step, per_epoch = self.args.gradient_accumulation_steps, self.sampler.rollouts * self._uses
         epochs, steps = divmod(self.state.max_steps, -(-per_epoch // per_step))
         return -(-(epochs * per_epoch + steps * per_step) // self._uses)
@@ -334,14 +331,14 @@ class AgentGRPOTrainer(RowTrainer):
 
     def _lay_out(self, episodes: Sequence[TrainingEpisode]) -> Batch:
         n_rows = max(gather(sum(len(e.rows) for e in episodes))) + 1
-        batch = collate(episodes, n_rows, self._tokenizer.pad_token_id, self.accelerator.device, self.vision)
-        trained = torch.tensor([*(e.trained for e in episodes), False], device=self.accelerator.device)
+        batch = collate(episodes, n_rows, self._tokenizer.pad_token_id, self.vision)
+        trained = torch.tensor([*(e.trained for e in episodes), False])
         batch["weights"] = self._weigh(batch, batch["action_mask"] & trained[batch["episode_of"]][:, None])
         return batch
 
     def _weigh(self, batch: Batch, mask: torch.Tensor) -> torch.Tensor:
-        by, total = self.args.loss_normalization, functools.partial(self.accelerator.reduce, reduction="sum")
-        return loss_weights(mask, batch["step_of"], batch["episode_of"], by, total, self.rollout_tokens)
+        by = self.args.loss_normalization
+        return loss_weights(mask, batch["step_of"], batch["episode_of"], by, self.total, self.rollout_tokens)
 
     def _assign_credit(self, batch: Batch, episodes: Sequence[TrainingEpisode]) -> dict[int, TokenCredit]:
         """Add the advantages to the batch.
@@ -386,7 +383,7 @@ class AgentGRPOTrainer(RowTrainer):
         return {"penalty": -self.beta * timeline.read((batch["old_logps"] - batch["ref_logps"]).clamp(-CLAMP, CLAMP))}
 
     def _take_estimate(self, batch: Batch, timeline: Timeline, estimate: Estimate) -> None:
-        batch["advantages"] = timeline.write(estimate.advantages, self.accelerator.device)
+        batch["advantages"] = timeline.write(estimate.advantages)
 
     def evaluation_loop(
         self,

@@ -204,10 +204,9 @@ def loss_weights(
         "step": episodes * (step_of.max() + 2) + step_of + 1,
         "episode": episodes,
     }
-    # Only units with a trained token count. They are numbered without gaps, and each unit's share is divided among its
-    # tokens.
+    # Only units with a trained token count. They are numbered without gaps, and their tokens divide each unit's share.
     _, unit, sizes = keys[by][mask].unique(return_inverse=True, return_counts=True)
-    units = total(torch.tensor(len(sizes), device=mask.device)).clamp(min=1)
+    units = total(torch.tensor(len(sizes))).clamp(min=1)
     weights = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)
     weights[mask] = 1.0 / (units * sizes[unit]).float()
     return weights
@@ -305,10 +304,11 @@ class RunningMeans:
         """
         if not self._sums:
             return {}
-        totals = accelerator.reduce(torch.stack(list(self._sums.values())), reduction="sum").tolist()
+        device = accelerator.device  # some were collected on the CPU, where the batch of a rollout lies
+        totals = accelerator.reduce(torch.stack([part.to(device) for part in self._sums.values()]), "sum").tolist()
         found = {name: total / count for name, (total, count) in zip(self._sums, totals, strict=True) if count}
         if self._most:
-            parts = accelerator.gather(torch.stack(list(self._most.values()))[None])
+            parts = accelerator.gather(torch.stack([most.to(device) for most in self._most.values()])[None])
             largest = zip(self._most, parts.amax(0).tolist(), strict=True)
             found |= {name: most for name, most in largest if most > -math.inf}
         self._sums.clear()

@@ -92,10 +92,9 @@ class AgentPPOTrainer(AgentGRPOTrainer):
     def _take_estimate(self, batch: Batch, timeline: Timeline, estimate: Estimate) -> None:
         super()._take_estimate(batch, timeline, estimate)
         assert estimate.returns is not None and estimate.value_mask is not None
-        device = self.accelerator.device
-        batch["returns"] = timeline.write(estimate.returns, device)
+        batch["returns"] = timeline.write(estimate.returns)
         # An episode that is left out of the policy's loss is left out of the critic's loss, too.
-        batch["value_mask"] = timeline.write(estimate.value_mask, device) & (batch["weights"] > 0)
+        batch["value_mask"] = timeline.write(estimate.value_mask) & (batch["weights"] > 0)
         batch["value_weights"] = self._weigh(batch, batch["value_mask"])
         self._log_critic(batch)
 
@@ -103,9 +102,9 @@ class AgentPPOTrainer(AgentGRPOTrainer):
         """Log the quality of the critic before this update: 1 - Var(R - V) / Var(R) is 1 at best, 0 for a constant."""
         mask = batch["value_mask"]
         returns, errors = batch["returns"][mask], (batch["returns"] - batch["old_values"])[mask]
-        sums = [torch.tensor(float(len(returns)), device=returns.device)]
+        sums = [torch.tensor(float(len(returns)))]
         sums += [part for values in (returns, errors) for part in (values.sum(), (values**2).sum())]
-        count, r, rr, e, ee = self.accelerator.reduce(torch.stack(sums).float(), reduction="sum").tolist()
+        count, r, rr, e, ee = self.total(torch.stack(sums).float()).tolist()
         if not count:
             return
         spread, missed = rr / count - (r / count) ** 2, ee / count - (e / count) ** 2

@@ -117,8 +117,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         if plugin is not None and plugin.fsdp_version != 2:
             raise ConfigError(f"fsdp_version is {plugin.fsdp_version}; allowed: 2, as in --accelerate_config fsdp2")
         if plugin is not None and plugin.mixed_precision_policy is not None:
-            # Without a dtype for outputs, the outputs keep their computed dtype: bf16 between layers, fp32 for the
-            # loss.
+            # Without a dtype, outputs keep the computed one: bf16 between layers, fp32 for the loss.
             plugin.mixed_precision_policy = dataclasses.replace(
                 plugin.mixed_precision_policy, reduce_dtype=torch.float32, output_dtype=None
             )
@@ -155,11 +154,12 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         self._leave_training_mode()
         with torch.no_grad():
             for index in self._pieces(batch):
-                scores = self._forward(model, select_rows(batch, index), **kwargs)
+                scores = self._forward(model, select_rows(batch, index, self.accelerator.device), **kwargs)
                 for name, part in {"logps": scores.logps, "values": scores.values}.items():
                     if part is not None:
-                        rows = columns.setdefault(name, part.new_zeros(*batch["input_ids"].shape, *part.shape[2:]))
-                        rows[index, : part.size(1)] = part
+                        shape = *batch["input_ids"].shape, *part.shape[2:]
+                        rows = columns.setdefault(name, part.new_zeros(shape, device="cpu"))
+                        rows[index, : part.size(1)] = part.cpu()
         return Scores(**columns)
 
     def _leave_training_mode(self) -> None:
@@ -223,6 +223,10 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
     # The loss: a weighted sum over tokens.
 
+    def total(self, counts: torch.Tensor) -> torch.Tensor:
+        """Sum numbers that lie on the CPU over all processes, which exchange them by their devices."""
+        return self.accelerator.reduce(counts.to(self.accelerator.device), reduction="sum").cpu()
+
     @property
     def _loss_scale(self) -> float:
         """The factor of the weighted sum.
@@ -265,8 +269,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         per_token = per_token - args.entropy_coef * scores.entropy
         loss = (per_token * weights).sum() * self._loss_scale
         if scores.aux_loss is not None and self.aux_loss_enabled:
-            # The load balance of a mixture of experts is a mean over tokens, and is computed once per piece of the
-            # batch.
+            # The load balance of experts is a mean over tokens, and is computed once per piece of the batch.
             aux_loss = scores.aux_loss * self._share
             loss = loss + self.router_aux_loss_coef * aux_loss / self.current_gradient_accumulation_steps
             self._means.add("aux_loss", scores.aux_loss[None], torch.ones_like(mask[:1, 0]))
@@ -301,8 +304,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
             self._generated_in = self._rollout_number
             self._buffered_inputs = None
         if self._buffered_inputs is None or self._position % chunks == 0:
-            # Each pass over the rows has a new permutation, which depends on the position in the run and not on global
-            # state.
+            # Each pass over the rows has a new permutation, by the position in the run and not by global state.
             seed = derive_seed(self.args.seed, self.state.global_step, self._position % self._uses)
             self._buffered_inputs = [select_rows(self._generated, index) for index in self._minibatches(chunks, seed)]
         return self._buffered_inputs[self._position % chunks]
@@ -312,7 +314,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
 
         All processes get minibatches of the same number of rows, since they must run the same number of passes.
         """
-        owner = self._generated["episode_of"].cpu()
+        owner = self._generated["episode_of"]
         rows = (owner >= 0).nonzero().view(-1)
         order = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))]
         minibatches = [part.sort().values for part in order.tensor_split(count)]
@@ -332,8 +334,8 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         owned = (batch["episode_of"] >= 0).nonzero().view(-1).tolist() if by_tokens else list(range(len(lengths)))
         order = common = None
         if self.shares_prefixes:  # lexicographic order brings rows with a common prefix together
-            ids = batch["input_ids"].tolist()
-            order = sorted(range(len(owned)), key=lambda i: ids[owned[i]])
+            ids = batch["input_ids"].numpy().astype(">i4")  # so that bytes have the order of numbers
+            order = sorted(range(len(owned)), key=lambda i: ids[owned[i]].tobytes())
             common = common_prefixes([ids[row][: lengths[row]] for row in owned], order) if by_tokens else None
         pieces = micro_batches(
             [lengths[row] for row in owned],
@@ -366,12 +368,11 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
         self._leave_training_mode()
         generated = time.perf_counter()
         pieces = self._pieces(chunk)
-        attended = chunk["attention_mask"].sum(1).cpu() * (chunk["episode_of"] >= 0).cpu()
+        attended = chunk["attention_mask"].sum(1) * (chunk["episode_of"] >= 0)
         sync = self.accelerator.sync_gradients
         if self.is_fsdp_enabled:
-            # Gradients that wait for an exchange are whole in each process, and FSDP2 exists to avoid whole gradients.
-            # Therefore gradients are sharded in every pass, even where the base class delays the exchange to accumulate
-            # steps.
+            # Gradients that wait for an exchange are whole in each process, which FSDP2 exists to avoid. Every pass
+            # shards them, even where the base class delays the exchange to accumulate steps.
             model.set_requires_gradient_sync(True)
         total = torch.zeros((), device=self.accelerator.device)
         for i, index in enumerate(pieces):
@@ -381,7 +382,7 @@ class RowTrainer(WholeCheckpoints, GRPOTrainer):
             with contextlib.nullcontext() if last or self.is_fsdp_enabled else self.accelerator.no_sync(model):
                 self.accelerator.gradient_state._set_sync_gradients(sync and last)
                 with self.compute_loss_context_manager():
-                    loss = self.compute_loss(model, select_rows(chunk, index))
+                    loss = self.compute_loss(model, select_rows(chunk, index, self.accelerator.device))
                 self.accelerator.backward(loss, **({"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}))
             total += loss.detach()
         if not torch.isfinite(total):

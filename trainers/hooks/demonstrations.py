@@ -72,9 +72,8 @@ class Demonstrations(Hook):
                 stacklevel=2,
             )
         n_rows = sum(len(episode.rows) for episode in kept) + 1
-        more = collate(kept, n_rows, trainer._tokenizer.pad_token_id, trainer.accelerator.device)
-        total = functools.partial(trainer.accelerator.reduce, reduction="sum")
-        more[WEIGHTS] = loss_weights(more["action_mask"], more["step_of"], more["episode_of"], "token", total)
+        more = collate(kept, n_rows, trainer._tokenizer.pad_token_id)
+        more[WEIGHTS] = loss_weights(more["action_mask"], more["step_of"], more["episode_of"], "token", trainer.total)
         own = more["episode_of"] >= 0
         more["episode_of"] = torch.where(own, more["episode_of"] + batch["episode_of"].max() + 1, -1)
         return _joined(batch, more)

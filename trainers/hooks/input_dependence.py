@@ -95,7 +95,7 @@ def probe(trainer: Any, responses: Sequence[Response]) -> dict[str, float]:
     mine = [_row(*pair) for pair in pairs[rank::processes]]
     holder = TrainingEpisode(0, 0, True, mine, [0.0], [0.0], [0])
     n_rows = -(-len(pairs) // processes) + 1  # the same number in each process, and the dummy
-    batch = collate([holder], n_rows, trainer._tokenizer.pad_token_id, trainer.accelerator.device)
+    batch = collate([holder], n_rows, trainer._tokenizer.pad_token_id)
     with without_gradient(trainer.model):
         logps = trainer._score(trainer.model, batch, critic=False).logps
     totals = logps.sum(1)[: len(mine)].tolist()

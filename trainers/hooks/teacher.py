@@ -168,8 +168,7 @@ class Teacher(Hook):
         read: Batch = {name: batch[name] for name in _READ if name in batch}
         if any(episode.hint for episode in episodes):
             hinted = [dataclasses.replace(e, rows=[_hinted(row, e.hint) for row in e.rows]) for e in episodes]
-            pad, device = self.trainer._tokenizer.pad_token_id, batch["input_ids"].device
-            read = collate(hinted, len(batch["input_ids"]), pad, device)
+            read = collate(hinted, len(batch["input_ids"]), self.trainer._tokenizer.pad_token_id)
         if self._server is not None:
             with barrier_on_error():
                 found = self._ask(self._server, read)
@@ -198,7 +197,7 @@ class Teacher(Hook):
         logps = server.logprobs([batch["input_ids"][row, : lengths[row]].tolist() for row in asked])
         for row, scores in zip(asked, logps, strict=True):
             found[row, : len(scores)] = torch.tensor(scores)
-        return found.to(batch["input_ids"].device)
+        return found
 
     def mix(self, estimate: Estimate, batch: Batch, timeline: Timeline) -> Estimate:
         """Add the teacher's advantages to the advantages from rewards, by the formula above."""
