@@ -14,6 +14,7 @@ from agent_gym.trainers.hooks import (
     agreement,
     baselines,
     demonstrations,
+    driver,
     echo_trap,
     input_dependence,
     judging,
@@ -31,7 +32,7 @@ from agent_gym.trainers.hooks import (
 )
 
 FEATURES = (
-    room, metrics, self_play, staleness, selection, baselines, overlong, teacher, agreement, demonstrations,
+    room, metrics, driver, self_play, staleness, selection, baselines, overlong, teacher, agreement, demonstrations,
     utilisation, repetition, judging, run_card, records, echo_trap, input_dependence,
 )  # fmt: skip
 """Modules with a function `attach(trainer)`; some have a function `check_given(args, **given)` too."""
