@@ -36,7 +36,7 @@ def test_a_full_driver_is_told_once_with_the_setting_that_helps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines, log = told(tmp_path / "short")
-    assert not lines and 0 < log["perf/driver_busy"] <= 1 and log["rollout/turns_per_s"] > 0
+    assert not lines and 0 < log["perf/driver_busy"] <= 1 and log["perf/turns_per_s"] > 0
     usual = LettersEnv.respond
 
     def slow(self: LettersEnv, action: str) -> object:

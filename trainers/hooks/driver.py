@@ -41,7 +41,7 @@ class DriverMeter(Hook):
         spent = sum(max(0.0, seconds - self._before.get(thread, 0.0)) for thread, seconds in now.items())
         self._before, driver, envs = now, stats.overhead_seconds / wall, spent / wall
         turns = sum(len(episode.steps) for episode in episodes) / wall
-        self.trainer.record({"perf/driver_busy": driver, "perf/env_cpu": envs, "rollout/turns_per_s": turns})
+        self.trainer.record({"perf/driver_busy": driver, "perf/env_cpu": envs, "perf/turns_per_s": turns})
         if not self._warned and wall > SECONDS and driver + envs > BUSY:
             self._warned = True
             warnings.warn(self._told(wall, driver, envs, turns), RuntimeWarning, stacklevel=2)
