@@ -37,7 +37,7 @@ def place_of(text: str) -> float:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()) / 2**256
 
 
-class Groups:
+class LinkedGroups:
     """Disjoint sets of texts, joined one by one."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from agent_gym.data import cache_folder
-from agent_gym.envs.tau2.world import World
+from agent_gym.envs.tau2.world import DomainWorld
 from agent_gym.prepare import prepare
 
 ENV_ID = "AgentR1/Tau2-v0"
@@ -104,7 +104,7 @@ class Original:
 
     def begun(self, name: str, folder: Path, row: Any) -> Any:
         """Its environment of a task, before the conversation. A world of ours gives the ids that it draws."""
-        self.world = World(folder, row["domain"], row["setup"])
+        self.world = DomainWorld(folder, row["domain"], row["setup"])
         task, environment = self.tasks[name], self.constructor(name.split()[0])()
         state = task.initial_state
         environment.set_state(None, state.initialization_actions if state else None, [])

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_mutated_files import ODD, mutated, on_purpose
+from json_mutations import ODD, mutated
+from test_mutated_files import on_purpose
 
 pytest.importorskip("trl")
 

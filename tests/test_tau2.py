@@ -23,7 +23,7 @@ from agent_gym.cli.main import main
 from agent_gym.envs.tau2 import data
 from agent_gym.envs.tau2.customer import PATIENCE, first_person
 from agent_gym.envs.tau2.data import DOMAINS
-from agent_gym.envs.tau2.world import World
+from agent_gym.envs.tau2.world import DomainWorld
 from agent_gym.evaluate.panels import read_panel
 from agent_gym.prepare import prepare
 from agent_gym.testing import check_returned, check_text_env, expert_episode, play
@@ -185,12 +185,12 @@ def test_episodes_share_nothing_and_copies_continue(domain: str, folder: Path) -
     for other in (pickle.loads(pickle.dumps(first)), copy.deepcopy(first)):
         assert other._world.changes() == first._world.changes()
         assert other.step(other.expert_action())[-1]["is_success"]
-    assert World(folder, domain, first._task["setup"]).changes() == untouched
+    assert DomainWorld(folder, domain, first._task["setup"]).changes() == untouched
 
 
 def test_hundreds_of_episodes_live_at_once(folder: Path) -> None:
     env = made(folder, "all", official=False)
-    worlds = [(row, World(folder, row["domain"], row["setup"])) for row in env.tasks["train"] for _ in range(2)]
+    worlds = [(row, DomainWorld(folder, row["domain"], row["setup"])) for row in env.tasks["train"] for _ in range(2)]
     assert len(worlds) == 300
     for place in range(3):
         for row, world in worlds:

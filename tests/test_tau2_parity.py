@@ -15,7 +15,7 @@ from tau2_tools import Call, Original, hashes_of, pool_of, prepared_folder, rand
 
 from agent_gym.envs.tau2.data import DOMAINS, load
 from agent_gym.envs.tau2.verdict import Verdict
-from agent_gym.envs.tau2.world import World, load_domain
+from agent_gym.envs.tau2.world import DomainWorld, load_domain
 
 pytest.importorskip("loguru")
 SIZES = {"retail": 114, "airline": 50, "telecom": 114}
@@ -37,14 +37,14 @@ def original(folder: Path) -> Original:
 
 def compare_gold(folder: Path, original: Original, row: Any) -> None:
     """The hashes after the gold calls, each result, and the verdict on the gold run."""
-    ours, theirs = World(folder, row["domain"], row["setup"]), original.begun(row["id"], folder, row)
+    ours, theirs = DomainWorld(folder, row["domain"], row["setup"]), original.begun(row["id"], folder, row)
     gold = original.begun(row["id"], folder, row)
     for one in row["actions"]:
         try:
             gold.make_tool_call(one["name"], requestor=one["by"], **one["arguments"])
         except Exception:  # the original's evaluator goes on, too
             assert ours is not theirs
-    quiet = World(folder, row["domain"], row["setup"])
+    quiet = DomainWorld(folder, row["domain"], row["setup"])
     for one in row["actions"]:
         call = (one["by"], one["name"], one["arguments"])
         assert ours.call(one["name"], one["arguments"], one["by"])[0] == original.called(theirs, call), (
@@ -80,18 +80,18 @@ def compare_lists(folder: Path, original: Original, domain: str, count: int, see
     rng, rows = random.Random(f"{domain}/{seed}"), load(folder, domain, True)["test"]
     known = load_domain(folder, domain)
     kits, pool = {"assistant": known.schemas, "user": known.user_schemas}, pool_of(rows)
-    before, failures, calls = hashes_of(World(folder, domain)), 0, 0
+    before, failures, calls = hashes_of(DomainWorld(folder, domain)), 0, 0
     for number in range(count):
         if number % 10 == 0:
             row = rng.choice(rows)
-            ours, theirs = World(folder, domain, row["setup"]), original.begun(row["id"], folder, row)
+            ours, theirs = DomainWorld(folder, domain, row["setup"]), original.begun(row["id"], folder, row)
         some = random_list(rng, rows, kits, pool)
         for by, name, given in some:
             text, failed = ours.call(name, given, by)
             assert text == original.called(theirs, (by, name, given)), (row["id"], by, name, given)
             failures, calls = failures + failed, calls + 1
         assert hashes_of(ours) == original.hashes(theirs), (row["id"], some)
-    assert hashes_of(World(folder, domain)) == before
+    assert hashes_of(DomainWorld(folder, domain)) == before
     assert 0.1 < failures / calls < 0.8, "the calls tell nothing"
 
 
@@ -120,7 +120,7 @@ def compare_verdicts(folder: Path, original: Original, domain: str, count: int, 
             ]
         words = [one if rng.random() < 0.8 else one.replace("1", "2") for one in row["communicate"]]
         turns: list[Any] = [*((f"Word {n}.", [call]) for n, call in enumerate(calls)), f"So: {', '.join(words)}."]
-        ours, verdict = World(folder, domain, row["setup"]), Verdict(row)
+        ours, verdict = DomainWorld(folder, domain, row["setup"]), Verdict(row)
         for by, name, given in calls:
             ours.call(name, given, by)
         verdict.said = [turn if isinstance(turn, str) else turn[0] for turn in turns]

@@ -96,7 +96,7 @@ def judge(suite: Suite, hidden: Hidden, *, runs: int = RUNS, lots: random.Random
     judging = set(hidden.fail_to_pass)
     kept = {name for variants in drawn for one in variants for name in one.touched} - judging
 
-    def play(number: int) -> tuple[Outcomes, set[str], set[str]]:
+    def run_lot(number: int) -> tuple[Outcomes, set[str], set[str]]:
         failing = {name for one in drawn[number] for name in one.ids}
         touched = {name for one in drawn[number] for name in one.touched}
         wanted = judging | kept | (set(hidden.pass_to_pass) if not number else set())
@@ -108,7 +108,7 @@ def judge(suite: Suite, hidden: Hidden, *, runs: int = RUNS, lots: random.Random
     held, lost = True, set[str]()
     with ThreadPoolExecutor(2) as pool:
         while held and not lost and len(played) < runs:
-            played += pool.map(play, range(len(played), min(len(played) + 2, runs)))
+            played += pool.map(run_lot, range(len(played), min(len(played) + 2, runs)))
             held = all(outcomes.by_id.get(name) == "failed" for outcomes, _, failing in played for name in failing)
             lost = {name for outcomes, passing, _ in played for name in passing - outcomes.passed()}
     as_variants = {name for outcomes, _, failing in played for name in failing & outcomes.passed()}

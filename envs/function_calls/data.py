@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from agent_gym.envs.wheel_files import Groups, place_of, prepared_folder, read_checked
+from agent_gym.envs.wheel_files import LinkedGroups, place_of, prepared_folder, read_checked
 from agent_gym.errors import ConfigError
 from agent_gym.row_reader import Row, Splits
 
@@ -168,7 +168,7 @@ def _json_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 @functools.lru_cache(maxsize=4)
 def _sides(folder: Path, multi_turn: bool) -> dict[str, str]:
     """Return the split of each task by its id."""
-    groups = Groups()
+    groups = LinkedGroups()
     for category in MULTI_TURN if multi_turn else SINGLE_TURN + LIVE:
         for row in _rows(folder, category):
             for key in _scenario(row):

@@ -15,7 +15,7 @@ from typing import Any
 
 from agent_gym.envs.tau2.data import WORDS, Patterns
 from agent_gym.envs.tau2.phone import follow
-from agent_gym.envs.tau2.world import World
+from agent_gym.envs.tau2.world import DomainWorld
 
 PATIENCE = 8
 _IS = Patterns(WORDS["customer"])
@@ -27,10 +27,10 @@ _TRIES = {  # by a word of the request: a tool, and its result when all is well
 }
 
 
-class Customer:
+class ScriptedCustomer:
     """One customer in one episode: by the texts and the gold calls of a task, and in telecom with a phone."""
 
-    def __init__(self, scenario: Mapping[str, str], gold: Sequence[Mapping[str, Any]], world: World) -> None:
+    def __init__(self, scenario: Mapping[str, str], gold: Sequence[Mapping[str, Any]], world: DomainWorld) -> None:
         self.world, self.patience = world, PATIENCE
         self.gone = self.left = False  # whether the conversation is over, and whether for want of patience
         self._asked = False  # whether the customer has just asked if all is done
@@ -128,7 +128,7 @@ class Customer:
         return self._leave("I have had enough. Goodbye.") if self.left else words
 
 
-def transferred(world: World) -> bool:
+def transferred(world: DomainWorld) -> bool:
     """Whether the policy has called a person to take over."""
     return any(name == "transfer_to_human_agents" for name, _ in world.calls)
 

@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from agent_gym.envs.wheel_files import Groups, place_of, prepared_folder, read_checked
+from agent_gym.envs.wheel_files import LinkedGroups, place_of, prepared_folder, read_checked
 from agent_gym.errors import ConfigError, one_of
 from agent_gym.row_reader import Row, Splits
 
@@ -148,7 +148,7 @@ def _sides(folder: Path, domain: str) -> dict[str, str]:
     rows = _rows(folder, domain)
     if {row["id"] for row in rows} != test | train or test & train:
         raise ConfigError(f"the splits train and test of {domain} in tau2-bench do not divide its tasks")
-    groups, owners = Groups(), _owners(folder, domain)
+    groups, owners = LinkedGroups(), _owners(folder, domain)
     for row in rows:
         for key in _customers(row, owners):
             groups.join(row["id"], key)

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from agent_gym.env import Reply
-from agent_gym.envs.tau2.customer import Customer, transferred
+from agent_gym.envs.tau2.customer import ScriptedCustomer, transferred
 from agent_gym.envs.tau2.data import DOMAINS, folder_of, load, policy_of
 from agent_gym.envs.tau2.phone import asking_for
 from agent_gym.envs.tau2.served import ServedCustomer
 from agent_gym.envs.tau2.verdict import Verdict
-from agent_gym.envs.tau2.world import World, load_domain
+from agent_gym.envs.tau2.world import DomainWorld, load_domain
 from agent_gym.errors import ConfigError
 from agent_gym.rewards import after_thought
 from agent_gym.tool_env import ToolEnv
@@ -117,14 +117,14 @@ class Tau2Env(ToolEnv):
         if not (isinstance(task, Mapping) and task.keys() >= _KEYS and task["domain"] in DOMAINS):
             raise ConfigError(f"a task has the keys {', '.join(sorted(_KEYS))}, got {task!r:.80}")
         self._task = task
-        self._world = World(self.folder, task["domain"], task["setup"])
+        self._world = DomainWorld(self.folder, task["domain"], task["setup"])
         self._verdict, self._errors, self._place = Verdict(task), 0, 0
         self.tool_schemas = [*load_domain(self.folder, task["domain"]).schemas]
         shown = [one["function"] for one in self.tool_schemas]
         self.tools = {one["name"]: Tool(one["name"], one["description"], one["parameters"]) for one in shown}
         self._model_parser = None  # it reads arguments by the schemas
         if self._customer_name == "script":
-            self.customer: Any = Customer(task["scenario"], task["actions"], self._world)
+            self.customer: Any = ScriptedCustomer(task["scenario"], task["actions"], self._world)
         else:
             self.customer = ServedCustomer(self._customer_name, self.folder, task["scenario"], self._world)
         return str(self.customer.opening())

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agent_gym.envs.tau2.data import WORDS, Patterns
-from agent_gym.envs.tau2.world import World
+from agent_gym.envs.tau2.world import DomainWorld
 
 _IS = Patterns(WORDS["phone"])
 _MODE = Patterns(WORDS["modes"])
@@ -19,7 +19,7 @@ _THINGS = [(Patterns(one), one) for one in WORDS["things"]]
 _SWITCHES = [(Patterns(one), one) for one in WORDS["switches"]]
 
 
-def follow(world: World, text: str) -> list[str]:
+def follow(world: DomainWorld, text: str) -> list[str]:
     """Follow the requests of a message (in lower case); return the results of the tools, if any."""
     asked: list[Any] = []
     for one in _asked(world, text):
@@ -27,7 +27,7 @@ def follow(world: World, text: str) -> list[str]:
     return [one if isinstance(one, str) else world.call(one[0], one[1], "user")[0] for one in asked]
 
 
-def asking_for(world: World, name: str, arguments: Mapping[str, Any]) -> str:
+def asking_for(world: DomainWorld, name: str, arguments: Mapping[str, Any]) -> str:
     """Return a message of the expert that makes the customer call a tool."""
     for _, switch in _SWITCHES:
         if name == switch["does"]:
@@ -36,7 +36,7 @@ def asking_for(world: World, name: str, arguments: Mapping[str, Any]) -> str:
     return str(WORDS["asking"].get(name, f"Please use {name}.")).format(**arguments)
 
 
-def _asked(world: World, text: str) -> Iterator[Any]:
+def _asked(world: DomainWorld, text: str) -> Iterator[Any]:
     """Yield calls, or words where there is nothing to do."""
     verb = ""
     for sentence in re.split(r"(?<=[.?!])\s+|\n+", text):
@@ -58,7 +58,7 @@ def _asked(world: World, text: str) -> Iterator[Any]:
                 yield from _clause(world, clause or "", verb)
 
 
-def _clause(world: World, clause: str, verb: str) -> Iterator[Any]:
+def _clause(world: DomainWorld, clause: str, verb: str) -> Iterator[Any]:
     for words, thing in _THINGS:
         if words.found("words", clause):
             does = thing.get("does", "") if "wanted" not in words or words.found("wanted", f"{verb} {clause}") else ""

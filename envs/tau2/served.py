@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.envs.tau2.data import read
-from agent_gym.envs.tau2.world import World, load_domain
+from agent_gym.envs.tau2.world import DomainWorld, load_domain
 from agent_gym.players import ServedModel
 
 _GREETING = "Hi! How can I help you today?"  # the original's agent begins with it
@@ -19,13 +19,13 @@ _TOKENS = 1024
 
 
 class ServedCustomer:
-    """One customer in one episode, in the place of `customer.Customer`; its model calls the tools of the phone.
+    """One customer in one episode, in the place of `customer.ScriptedCustomer`; its model calls the tools of the phone.
 
     Raises:
         EnvFailure: if the server does not answer.
     """
 
-    def __init__(self, address: str, folder: Path, scenario: Mapping[str, str], world: World) -> None:
+    def __init__(self, address: str, folder: Path, scenario: Mapping[str, str], world: DomainWorld) -> None:
         self.gone = self.left = False
         self._world, self._model = world, ServedModel(address, "the customer")
         name = f"data/tau2/user_simulator/simulation_guidelines{'_tools' if world.user_tools else ''}.md"

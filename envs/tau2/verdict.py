@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agent_gym.envs.tau2.world import World
+from agent_gym.envs.tau2.world import DomainWorld
 
 _TERMS = {"DB": "db", "COMMUNICATE": "communicate", "ENV_ASSERTION": "assertions", "ACTION": "actions"}
 
@@ -18,10 +18,10 @@ class Verdict:
         self._task = task
         self.said: list[str] = []  # by turn, without thoughts and calls
 
-    def terms(self, folder: Path, world: World) -> dict[str, float]:
+    def terms(self, folder: Path, world: DomainWorld) -> dict[str, float]:
         """Return each check, and as `solved` the product of those that the task counts."""
         task = self._task
-        gold = World(folder, task["domain"], task["setup"])
+        gold = DomainWorld(folder, task["domain"], task["setup"])
         for one in task["actions"]:
             gold.call(one["name"], one["arguments"], one["by"], synced=False)
         texts = [text.lower().replace(",", "") for text in self.said]

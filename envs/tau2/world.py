@@ -26,7 +26,7 @@ _MOST_FORMULA = 1000  # characters of `calculate`, which the original evaluates 
 _local = threading.local()
 
 
-class World:
+class DomainWorld:
     """The databases and tools of an episode, after its setup.
 
     Raises:
@@ -119,7 +119,7 @@ def _plain(result: Any) -> Any:
     return str(result) if isinstance(result, int | float) else result
 
 
-class Records(dict[str, Any]):
+class CopiedRecords(dict[str, Any]):
     """The records of a table: those of all episodes, and copies of the ones that were asked for by key.
 
     The original reads only where it goes over all of them.
@@ -145,12 +145,12 @@ def _copied(base: Any) -> Any:
     tables = vars(base)
     if not all(isinstance(table, dict) for table in tables.values()):
         return copy.deepcopy(base)
-    return type(base).model_construct(**{name: Records(table) for name, table in tables.items()})
+    return type(base).model_construct(**{name: CopiedRecords(table) for name, table in tables.items()})
 
 
 def _changed(database: Any) -> Any:
     tables = vars(database)
-    if not all(isinstance(table, Records) for table in tables.values()):
+    if not all(isinstance(table, CopiedRecords) for table in tables.values()):
         return _text(database)
     texts = {
         (name, key): (_text(table[key]), _text(table.shared.get(key)))
