@@ -145,7 +145,7 @@ def test_a_run_goes_on_where_it_was_cut_off(played: Path, tmp_path: Path, capsys
     assert "played with max_turns null, now it is 3" in complaint(capsys, *resume(), "--max_turns", "3")
     kwargs = ["--env_kwargs", '{"max_turns": 3}']
     assert 'played with env_kwargs {}, now it is {"max_turns": 3}' in complaint(capsys, *resume(), *kwargs)
-    assert "which this run would not play" in complaint(capsys, *resume(7))
+    assert "which this run would not play" in complaint(capsys, *resume(7), *TOKENS)
     assert cut.read_bytes() == before, "nothing was left to play, and a refusal changes nothing"
     run(capsys, *resume(9))
     assert keys(cut) == sorted([*keys(played), *((p, 8, k) for p in ("expert", "random") for k in range(2))])

@@ -111,7 +111,7 @@ class CommandParser(argparse.ArgumentParser):
         if env_id is not None:
             known.env_id = [*map(resolve_env_id, env_id)] if isinstance(env_id, list) else resolve_env_id(env_id)
         model = getattr(known, "model", None)
-        if "env_kwargs" in actions and (trained := arguments_of_training(model, known.env_id)):
+        if "env_kwargs" in actions and (trained := arguments_of_training(model, getattr(known, "env_id", None))):
             known.env_kwargs = {**trained, **known.env_kwargs}
             played = json.dumps(known.env_kwargs)
             print(f"{model} plays with the arguments of its training: --env_kwargs '{played}'", file=sys.stderr)
