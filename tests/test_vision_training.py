@@ -61,6 +61,7 @@ def lay_out(trainer: Any, episodes: list[Any]) -> dict[str, Any]:
 def gradients(trainer: Any, pieces: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     trainer.model.zero_grad()
     for piece in pieces:
+        piece = select_rows(piece, torch.arange(len(piece["input_ids"])), torch.device("cpu"))  # as a pass reads it
         trainer._loss(trainer._forward(trainer.model, piece), piece).backward()
     return {n: p.grad.clone() for n, p in trainer.model.named_parameters() if p.grad is not None}
 
