@@ -15,7 +15,6 @@ pytest.importorskip("transformers")
 from cli_tools import complaint  # noqa: E402
 from rollout_tools import counting, roll, scripted  # noqa: E402
 from tiny import make_tiny_model  # noqa: E402
-from toy_envs import CountingEnv  # noqa: E402
 
 from agent_gym import ConfigError, RolloutError  # noqa: E402
 from agent_gym.cli.engine import variant  # noqa: E402
@@ -306,20 +305,3 @@ def test_the_page_explains_every_field_of_a_line(played: Path) -> None:
         shown = {"images"} if field == "rows" else set()
         assert set(re.findall(r"`(\w+)`", rows[field])) == set(parts) | shown
     assert all(set(call) == {"name", "arguments", "error", "seconds"} for call in record["steps"][0]["tool_calls"])
-
-
-def test_a_script_has_no_limit_of_tokens_unless_one_is_given(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The expert of a task in code writes whole files, and without a model's tokenizer tokens are of no account."""
-    words = "change a line, " * 500
-    monkeypatch.setattr(CountingEnv, "expert_action", lambda self: "stop" if self.turn == 3 else words)
-    expert, tokens = ["--policy", "expert", "--episodes", "2", "--json"], "episode/tokens"
-
-    def measured(*more: str) -> dict[str, Any]:
-        assert main(["eval", "Toy/Counting-v0", *expert, *more]) == 0
-        return json.loads(capsys.readouterr().out)["results"][0]["measures"]
-
-    free, limited = measured(), measured("--max_turn_tokens", "50")
-    assert free["episode/success"]["value"] == 1.0 and free["episode/truncated"]["value"] == 0.0
-    assert free[tokens]["value"] > 3 * 512 > limited[tokens]["value"]

@@ -27,7 +27,6 @@ from agent_gym.tool_results import counted_raises
 # Flags that influence episodes: a file is continued under the same ones only.
 SETTINGS = "split panel seed temperature env_kwargs context max_turns max_turn_tokens max_tokens max_seconds".split()
 
-_NO_LIMIT = 1 << 24  # tokens
 _USUAL = {"max_turn_tokens": Budget().max_turn_tokens, "max_tokens": Budget().max_tokens}
 
 
@@ -47,7 +46,7 @@ def rollout(argv: Sequence[str]) -> int:
     named = [arguments.env_id] if arguments.env_id else []
     (env_id,), arguments.env_kwargs = use_agent(named, arguments.env_kwargs, arguments)
     (player,) = find_players(arguments, [env_id])
-    budgets = {env_id: _budget(arguments, env_id, [player])}
+    budgets = {env_id: _budget(arguments, env_id)}
     _read_judge(arguments, arguments.group_size)
     specs = _specs(arguments, env_id, arguments.group_size)
     playing = _open_file(arguments), _open_runner(arguments, budgets, {env_id: specs}, env_id, player.engine)
@@ -91,7 +90,7 @@ def evaluate(argv: Sequence[str]) -> int:
     env_ids, arguments.env_kwargs = use_agent(arguments.env_id, arguments.env_kwargs, arguments)
     players = find_players(arguments, env_ids)
     played = dict.fromkeys(player.env_id for player in players)
-    budgets = {env_id: _budget(arguments, env_id, players) for env_id in played}
+    budgets = {env_id: _budget(arguments, env_id) for env_id in played}
     if arguments.samples > 1 and arguments.temperature == 0 and any(one.engine not in SCRIPTS for one in players):
         raise ConfigError(
             f"{arguments.samples} samples at temperature 0 are all the same: give --temperature, for example 1.0"
@@ -166,14 +165,9 @@ def _read_judge(arguments: argparse.Namespace, attempts: int) -> None:
     judge.connect()
 
 
-def _budget(arguments: argparse.Namespace, env_id: str, players: Sequence[Player]) -> Budget:
-    """Return the limits in an environment, with missing token limits from its protocol.
-
-    Scripts without a model's tokenizer have none: the tokens of the one that takes its place are of no account.
-    """
+def _budget(arguments: argparse.Namespace, env_id: str) -> Budget:
+    """Return the limits in an environment, with missing token limits from its protocol."""
     limits = {name: getattr(arguments, name) for name in _USUAL}
-    if all(player.engine in SCRIPTS for player in players) and not (arguments.model or arguments.tokenizer):
-        limits = {name: _NO_LIMIT if value is None else value for name, value in limits.items()}
     if None in limits.values():
         with opened_env(env_id, arguments.env_kwargs) as env:
             protocol = getattr(env.unwrapped, "protocol", None)
