@@ -28,7 +28,7 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 ANSWER_S = 600.0  # a long turn on a busy server is not a failure
 _LOOK_S = 30.0
 _LOOK_RETRIES = 2
-_STRANGE = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)  # of an answer in another form
+_STRANGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)  # of an answer
 
 
 class OpenAIPolicy(ServedPolicy):

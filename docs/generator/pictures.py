@@ -27,7 +27,7 @@ WIDTH, HEIGHT, SIZE, LINE, PAD, GAP, IMAGE = 360, 240, 11, 14, 6, 6, 60
 LETTER = SIZE * 0.6
 LETTERS = 47  # of a line
 GIVEN = {"reasoninggym": {"dataset": "knights_knaves"}}  # what an id needs
-FETCHED = ("functioncalls", "tau2", "miniwob")  # their data is no part of the package
+FETCHED = ("functioncalls", "tau2", "swe", "miniwob")  # their data is no part of the package
 MOST = {"user": 6, "agent": 4, "env": 4}  # lines of one text
 
 
