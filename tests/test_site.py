@@ -155,6 +155,7 @@ def test_the_start_page_has_a_picture_of_each_environment(site: Path, monkeypatc
         "hotpotqafullwiki",
         "functioncalls",
         "tau2",
+        "swe",
         "miniwob",
         "fromtextarena",
     }
