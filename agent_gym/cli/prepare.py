@@ -53,8 +53,8 @@ def prepare(argv: Sequence[str]) -> int:
     parser.flag("--dry_run", "only print what would be fetched, in bytes, and written", action="store_true")
     arguments = parser.parse(argv)
     settings = {"columns": arguments.columns, "skip_bad": arguments.skip_bad}
-    if arguments.packages and not RECIPES[arguments.recipe].releases:
-        raise ConfigError(f"prepare: {arguments.recipe} is made of no packages; leave out --packages")
+    if (arguments.packages or arguments.pairs != 3) and not RECIPES[arguments.recipe].releases:
+        raise ConfigError(f"prepare: {arguments.recipe} is made of no packages; leave out --packages and --pairs")
     settings |= {"packages": arguments.packages, "pairs": arguments.pairs}
     options = Options(arguments.index, arguments.encoder, arguments.device, **settings)
     where = {"source": arguments.source, "output": arguments.output, "options": options}
