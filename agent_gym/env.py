@@ -34,11 +34,9 @@ CATEGORY_FIELDS = frozenset({"type", "level", "kind", "category"})
 _OPTIONS = {"split", "index", "task"}
 
 RENAMED = {
-    "behind_system_prompt": "with_system_prompt",
-    "leave": "on_truncated",
-    "opening": "initial_messages",
-    "situation": "state_prompt",
-}
+    "behind_system_prompt": "with_system_prompt", "leave": "on_truncated",
+    "opening": "initial_messages", "situation": "state_prompt",
+}  # fmt: skip
 """Methods of environments by their old names, which work for one release more."""
 
 
@@ -71,6 +69,8 @@ class TextEnv(gymnasium.Env[str, str]):
     process_terms: ClassVar[frozenset[str]] = frozenset()
     """The terms that judge a step on the way and not the outcome; a trainer may normalise and weigh them apart."""
     default_system_prompt: ClassVar[str] = ""
+    rollout_budget: ClassVar[Mapping[str, int]] = {}
+    """Limits of tokens, by their names in `Budget`, that its episodes want; of `eval` and `rollout` without others."""
     stop: tuple[str, ...] = ()
     """Strings after which a turn is complete; the policy's engine may stop generating there."""
     inline: bool = False

@@ -19,6 +19,7 @@ from tiny import make_tiny_model  # noqa: E402
 from agent_gym import ConfigError, RolloutError  # noqa: E402
 from agent_gym.cli.engine import variant  # noqa: E402
 from agent_gym.cli.main import main  # noqa: E402
+from agent_gym.envs.gsm8k.env import GSM8KEnv  # noqa: E402
 from agent_gym.evaluate import EpisodeFile, evaluate, make_specs, summarize  # noqa: E402
 from agent_gym.evaluate.report import details  # noqa: E402
 from agent_gym.rollout import Budget, Runner, from_record, read_trajectories, write_trajectories  # noqa: E402
@@ -108,6 +109,26 @@ def test_two_rollouts_cannot_share_a_card(tmp_path: Path, monkeypatch: Any, caps
     for name in ("run.1", "run.2"):
         line = complaint(capsys, "rollout", GSM8K, "--expert", "--episodes", "1", *TOKENS, "--output", name)
         assert line.endswith(f"--output {name} must end in .jsonl: it gets the episodes") and not [*tmp_path.iterdir()]
+
+
+def test_turns_and_episodes_that_a_limit_of_tokens_cut_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["eval", GSM8K, "--policy", "expert", "--episodes", "4", *TOKENS]
+    said = []
+    for limits in ("", "--max_turn_tokens 12", "--max_tokens 400", "--max_turn_tokens 12 --max_tokens 400"):
+        assert main([*argv, *limits.split()]) == 0
+        said.append([line for line in capsys.readouterr().err.splitlines() if "agent-gym: AgentR1" in line])
+    assert said[0] == said[3] == [], "nothing was cut, or both limits were asked for"
+    assert re.search(r"\d+ turns were cut at 12 tokens \(--max_turn_tokens\)", said[1][-1])
+    assert re.search(r"[1-4] of 4 episodes ended at 400 \(--max_tokens\)", said[2][-1])
+
+
+def test_an_environment_brings_its_limits_of_tokens(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GSM8KEnv, "rollout_budget", {"max_tokens": 9_000, "max_turn_tokens": 900})
+    argv = ["eval", GSM8K, "--policy", "expert", "--episodes", "1"]
+    settings = [run(capsys, *argv, *more)["settings"] for more in ([], ["--max_tokens", "8000"])]
+    assert [(one["max_tokens"], one["max_turn_tokens"]) for one in settings] == [(9_000, 900), (8_000, 900)]
 
 
 def test_policies_that_are_variants() -> None:

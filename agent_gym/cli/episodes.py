@@ -19,7 +19,7 @@ from agent_gym.evaluate import EpisodeFile, EvalResult, make_specs
 from agent_gym.evaluate.cards import describe_model, run_specs
 from agent_gym.evaluate.panels import opened_env, read_panel
 from agent_gym.evaluate.report import details, table
-from agent_gym.evaluate.room import with_room
+from agent_gym.evaluate.room import cut_line, with_room
 from agent_gym.judges.judge import ENGINE, Judge
 from agent_gym.rollout import CONTEXTS, Budget, EpisodeSpec, Runner, make_context, tighten, warn_of_expert
 from agent_gym.tool_results import counted_raises
@@ -138,7 +138,7 @@ def _add_playing(parser: CommandParser, output: str | None = None) -> None:
     flag = parser.group("tasks and limits")
     flag("--seed", "base of the seeds of environments and sampling", type=int, default=0)
     flag("--max_turns N", "turns, besides the environment's own limit", type=int)
-    otherwise = "default: that of the environment's protocol, else"
+    otherwise = "default: that of the environment or its protocol, else"
     flag("--max_turn_tokens N", f"tokens sampled per turn; {otherwise} {_USUAL['max_turn_tokens']}", type=int)
     help_text = f"tokens of a context, prompt included; {otherwise} {_USUAL['max_tokens']}, more for long openings"
     flag("--max_tokens N", help_text, type=int)
@@ -171,7 +171,8 @@ def _budget(arguments: argparse.Namespace, env_id: str) -> Budget:
     if None in limits.values():
         with opened_env(env_id, arguments.env_kwargs) as env:
             protocol = getattr(env.unwrapped, "protocol", None)
-        usual = {**_USUAL, **(protocol.rollout if protocol else {})}
+            own = getattr(env.unwrapped, "rollout_budget", {})
+        usual = {**_USUAL, **own, **(protocol.rollout if protocol else {})}
         limits = {name: usual[name] if value is None else value for name, value in limits.items()}
     budget = Budget(**limits, max_turns=arguments.max_turns, max_seconds=arguments.max_seconds)
     tighten(budget, make_context(arguments.context))  # a mistake is an error before anything is loaded
@@ -293,6 +294,8 @@ def _play(
     )
     if player.name == "expert":
         warn_of_expert(episodes)
+    if None in (arguments.max_turn_tokens, arguments.max_tokens) and (line := cut_line(episodes, runner.budget)):
+        print(f"agent-gym: {line}", file=sys.stderr, flush=True)
     return result
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from agent_gym.chat import ChatRenderer
 from agent_gym.gateway import ENV_ID
-from agent_gym.rollout import Budget, EpisodeSpec, make_env
+from agent_gym.rollout import Budget, Episode, EpisodeSpec, make_env
 
 MEASURED = 16
 """The most tasks of an environment whose openings are measured."""
@@ -70,3 +70,13 @@ def with_room(budget: Budget, specs: Sequence[EpisodeSpec], tokenizer: Any) -> t
     which = "opening" if len(sample) == 1 else f"longest of {len(sample)} openings"
     line = f"the {which} of {specs[0].env_id} has {opening:,} tokens, so that a context may have {limit:,}"
     return dataclasses.replace(budget, max_tokens=limit), f"{line} instead of the default of {budget.max_tokens:,}"
+
+
+def cut_line(episodes: Sequence[Episode], budget: Budget) -> str:
+    """Return a line that counts the turns and episodes which a limit of tokens cut, "" if there are none."""
+    most, whole = budget.max_turn_tokens, budget.max_tokens
+    cut = [one for e in episodes for one in e.steps if one.finish_reason == "length" and one.stop - one.start >= most]
+    ended = [one for one in episodes if one.truncation == "tokens"]
+    found = [f"{len(cut):,} turns were cut at {most:,} tokens (--max_turn_tokens)"] if cut else []
+    found += [f"{len(ended):,} of {len(episodes):,} episodes ended at {whole:,} (--max_tokens)"] if ended else []
+    return f"{episodes[0].spec.env_id}: {', '.join(found)}" if found else ""

@@ -86,6 +86,7 @@ class FunctionCallsEnv(ToolEnv):
     """
 
     reward_weights: ClassVar[Mapping[str, float]] = {"valid": 1.0, "turns": 0.0}
+    rollout_budget: ClassVar[Mapping[str, int]] = {"max_turn_tokens": 2_048, "max_tokens": 131_072}
     default_system_prompt: ClassVar[str] = (
         "Call functions to do what the user asks for. A message without a call ends your turn. If no function fits, or "
         "something that one needs is missing, call none and say so."

@@ -91,6 +91,7 @@ class SweEnv(ToolEnv):
         "errors": 0.0,
     }
     process_terms: ClassVar[frozenset[str]] = frozenset({"fail_to_pass", "pass_to_pass", "errors"})
+    rollout_budget: ClassVar[Mapping[str, int]] = {"max_turn_tokens": 32_768, "max_tokens": 131_072}
     default_system_prompt: ClassVar[str] = (
         "Change the source code as the task says. Look at it, edit it, and try it with bash and the editor. When the "
         "change is made, call finish."

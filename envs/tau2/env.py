@@ -83,6 +83,7 @@ class Tau2Env(ToolEnv):
     reward_weights: ClassVar[Mapping[str, float]] = {
         "solved": 1.0, "db": 0.0, "communicate": 0.0, "assertions": 0.0, "actions": 0.0,
     }  # fmt: skip
+    rollout_budget: ClassVar[Mapping[str, int]] = {"max_turn_tokens": 4_096, "max_tokens": 131_072}
     default_system_prompt: ClassVar[str] = (
         "You serve a customer by the policy below. In each turn either call tools, or write a message to the customer. "
         "Follow the policy always."
