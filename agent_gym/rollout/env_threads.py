@@ -120,9 +120,6 @@ class Worker:
         self.put(job)
         return future
 
-    def run(self, function: Callable[[], Result]) -> Result:
-        return self.submit(function).result()
-
     def close(self) -> None:
         """Let the thread end after the jobs that it has."""
         self._closed = True
@@ -153,6 +150,7 @@ class ConcurrencyLimit:
         self._running: dict[EnvThread, float] = {}  # since when
         self._slow: set[EnvThread] = set()
         self._lag = 0.0  # how late calls begin, in the mean
+        self._stretch = 1  # of the time between two questions of a thread for Python's lock
         self._lock = threading.Lock()
 
     def enter(self, thread: EnvThread, job: Job) -> None:
@@ -181,7 +179,9 @@ class ConcurrencyLimit:
         return bool(self._waiting)
 
     def _admit(self) -> None:
-        sys.setswitchinterval(_INTERVAL_S * max(1, len(self._slow) // 32))
+        if self._stretch != (stretch := max(1, len(self._slow) // 32)):  # else another interval may be set by hand
+            sys.setswitchinterval(_INTERVAL_S * stretch)
+            self._stretch = stretch
         now = time.monotonic()
         late = now - min(max(PATIENCE_S, 4 * self._lag), 5 * PATIENCE_S)
         while self._waiting and (first := next(iter(self._running), None)) and self._running[first] < late:
