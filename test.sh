@@ -40,7 +40,7 @@ case ${1:-} in
     exec "$bin/python" -m pytest -m "(slow or property) and not gpu and not network" "$@"
     ;;
   # Tests of one file share what they have started (an engine, a server), so that they stay together. The files come in
-  # the order of tests/conftest.py.
-  '') exec "$bin/python" -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=25 ;;
+  # the order of tests/conftest.py. A test that hangs fails, with the stacks of its threads, and the others run on.
+  '') exec "$bin/python" -m pytest -n 2 --dist loadfile --no-loadscope-reorder --timeout 900 --durations=25 ;;
   *) exec "$bin/python" -m pytest "$@" ;;
 esac
