@@ -27,14 +27,18 @@ if (_ROOT / "registry" / "names.py").is_file():
     for _name in ("benchmarks", "docs", "notebooks", "setup", "tests"):  # folders there that are not rooms
         sys.modules[f"agent_gym.{_name}"] = None  # type: ignore[assignment]
 
-from agent_gym.env import Reply, Sampled, TextEnv
+from typing import TYPE_CHECKING, Any
+
 from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, RolloutError
 from agent_gym.registry import EnvEntry, list_envs, make, register, register_all
 from agent_gym.renamed import RenamedModules
-from agent_gym.spaces import Text
-from agent_gym.tool_env import QuestionEnv, ToolEnv
-from agent_gym.tools import Tool, ToolResult, tool
-from agent_gym.transcript import Span, Transcript, action_mask
+
+if TYPE_CHECKING:
+    from agent_gym.env import Reply, Sampled, TextEnv
+    from agent_gym.spaces import Text
+    from agent_gym.tool_env import QuestionEnv, ToolEnv
+    from agent_gym.tools import Tool, ToolResult, tool
+    from agent_gym.transcript import Span, Transcript, action_mask
 
 __version__ = "0.2.0"
 __all__ = [
@@ -60,6 +64,25 @@ __all__ = [
     "register_all",
     "tool",
 ]
+
+_LATE = {  # a command that only prints its help needs none of them
+    "env": ("Reply", "Sampled", "TextEnv"),
+    "spaces": ("Text",),
+    "tool_env": ("QuestionEnv", "ToolEnv"),
+    "tools": ("Tool", "ToolResult", "tool"),
+    "transcript": ("Span", "Transcript", "action_mask"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    for module, names in _LATE.items():
+        if name in names:
+            globals()[name] = found = getattr(import_module(f"agent_gym.{module}"), name)
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 sys.meta_path.insert(0, RenamedModules())  # before the finder that takes the folder examples/ for agent_gym.examples
 register_all()

@@ -59,6 +59,17 @@ def test_commands_without_a_model_import_no_training_stack(tmp_path: Path) -> No
     assert sum(code == 2 and "nosuch_flag" in name for name, (code, _, _) in found.items()) > 20
 
 
+def test_the_help_imports_no_environment_and_the_package_has_all_its_names() -> None:
+    code = (
+        "import sys, agent_gym; from agent_gym.cli.main import main; main(['--help']); "
+        "assert not {'agent_gym.env', 'agent_gym.chat', 'agent_gym.row_reader', 'jinja2'} & {*sys.modules}; "
+        "assert all(getattr(agent_gym, name).__name__ == name for name in agent_gym.__all__); "
+        "from agent_gym import *; assert issubclass(QuestionEnv, TextEnv) and not hasattr(agent_gym, 'Nothing')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_script_plays_with_the_tokens_of_the_tokenizer_that_models_get() -> None:
     from agent_gym.policies.small_tokenizer import SmallTokenizer, train_bpe
     from agent_gym.speedrun import text_of

@@ -22,7 +22,6 @@ from agent_gym.errors import ConfigError, one_of, require, writing
 from agent_gym.public import MASK, hide
 from agent_gym.registry import resolve_env_id
 from agent_gym.registry.trained import PREFIX, arguments_of_training, trained_policies
-from agent_gym.row_columns import checked_columns
 from agent_gym.untrusted import check_depth, harmless, parse_json, read_text
 
 Flag = Callable[..., None]  # adds a flag, see `CommandParser.group`
@@ -292,6 +291,8 @@ def columns(text: str) -> dict[str, str]:
         if named is None:
             pairs = [part.partition("=") for part in text.split(",")]
             named = {role.strip(): column.strip() for role, _, column in pairs}
+        from agent_gym.row_columns import checked_columns  # takes 20 ms, which other commands need not pay
+
         return checked_columns(named)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{error}; write question=COLUMN,answer=COLUMN") from None

@@ -70,10 +70,7 @@ def close_env(env: Env) -> None:
 
 
 def notify_truncated(env: Env) -> None:
-    """Tell an environment that its episode was stopped (`TextEnv.on_truncated`).
-
-    Errors are printed as in `close_env`.
-    """
+    """Tell an environment that its episode was stopped (`TextEnv.on_truncated`); errors are as in `close_env`."""
     _call_last("leaving", lambda: env.get_wrapper_attr("on_truncated")())
 
 
@@ -119,6 +116,9 @@ class Worker:
 
         self.put(job)
         return future
+
+    def run(self, function: Callable[[], Result]) -> Result:
+        return self.submit(function).result()
 
     def close(self) -> None:
         """Let the thread end after the jobs that it has."""
@@ -179,9 +179,9 @@ class ConcurrencyLimit:
         return bool(self._waiting)
 
     def _admit(self) -> None:
-        if self._stretch != (stretch := max(1, len(self._slow) // 32)):  # else another interval may be set by hand
-            sys.setswitchinterval(_INTERVAL_S * stretch)
-            self._stretch = stretch
+        stretch, self._stretch = self._stretch, max(1, len(self._slow) // 32)
+        if stretch != self._stretch:  # else the interval may be a user's
+            sys.setswitchinterval(_INTERVAL_S * self._stretch)
         now = time.monotonic()
         late = now - min(max(PATIENCE_S, 4 * self._lag), 5 * PATIENCE_S)
         while self._waiting and (first := next(iter(self._running), None)) and self._running[first] < late:
