@@ -129,7 +129,7 @@ def _check_folder(model: str, path: Path) -> None:
         raise ConfigError(
             f"the weights in {model} are in shares of several processes; agent-gym export model joins them"
         )
-    if not any(found for pattern in _WEIGHTS for found in path.glob(pattern)):
+    if {found.name for pattern in _WEIGHTS for found in path.glob(pattern)} <= {"training_args.bin"}:
         raise ConfigError(f"{model} is a folder without weights (*.safetensors), so it holds no model{_last(path)}")
     _check_weights(path, "*.safetensors")
 

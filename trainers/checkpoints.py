@@ -48,7 +48,7 @@ from agent_gym.trainers.hub import ModelUploads
 from agent_gym.trainers.model_card import MEASURED, write_card
 from agent_gym.trainers.public_arguments import public_arguments
 from agent_gym.trainers.rehearsal import rehearse
-from agent_gym.trainers.resumed import best_here, resume_schedule
+from agent_gym.trainers.resumed import best_here, check_checkpoint, resume_schedule
 from agent_gym.trainers.run_lock import held
 from agent_gym.trainers.run_record import recorded_training
 from agent_gym.trainers.saving import (
@@ -101,15 +101,20 @@ class WholeCheckpoints(ModelUploads):
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train.
 
-        Raises `ConfigError` if the folder holds another run, or cannot take the files of a checkpoint; `RolloutError`
-        if a rank is lost.
+        Raises `ConfigError` if the folder holds another run, or cannot take the files of a checkpoint, or if the
+        checkpoint to resume from is damaged; `RolloutError` if a rank is lost.
         """
         if not args and "resume_from_checkpoint" not in kwargs:
             kwargs["resume_from_checkpoint"] = resume_point(self.args)
+        checkpoint = args[0] if args else kwargs.get("resume_from_checkpoint")
+        if checkpoint is True:
+            checkpoint = get_last_checkpoint(self.args.output_dir)
         with ExitStack() as stack:
             with barrier_on_error():
                 if self.is_world_process_zero():
                     stack.enter_context(held(self.args.output_dir))
+                    if checkpoint:
+                        check_checkpoint(Path(checkpoint))
                 if not args and not kwargs.get("resume_from_checkpoint") and not self.state.global_step:
                     refuse_used(self.args.output_dir, marks=(f"{PREFIX_CHECKPOINT_DIR}-*",))
                 if self.is_world_process_zero():

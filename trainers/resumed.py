@@ -1,12 +1,71 @@
-"""The parts of a resumed run that come from its settings, not its checkpoint: the schedule, and the best folder."""
+"""A run that is resumed: whether its checkpoint is whole, and the parts that come from the settings instead of it."""
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torch.optim.lr_scheduler import LambdaLR
+from transformers import TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
+
+from agent_gym.errors import ConfigError
+from agent_gym.models import check_model
+from agent_gym.untrusted import NONE, count, number, read_json
+
+_CALLBACK = {"args": dict, "attributes": dict}
+# Of transformers' trainer_state.json, the values with which a run goes on.
+_STATE = {
+    "global_step": count, "max_steps": count, "num_train_epochs": count, "num_input_tokens_seen": count,
+    **dict.fromkeys(("epoch", "total_flos"), number), "log_history": [{"step": count}],
+    **dict.fromkeys(("logging_steps", "eval_steps", "save_steps"), (number, NONE)), "train_batch_size": (count, NONE),
+    "best_metric": (int, float, NONE), "best_global_step": (count, NONE), "best_model_checkpoint": (str, NONE),
+    "stateful_callbacks": {"TrainerControl": _CALLBACK, "micro_steps?": count},
+}  # fmt: skip
+_PARTS = {
+    "optimizer": ("optimizer*", "global_step*", "pytorch_model_fsdp*"),
+    "schedule": ("scheduler.pt", "global_step*"),
+    "random numbers": ("rng_state*.pth",),
+}
+
+
+def check_checkpoint(folder: Path) -> None:
+    """Read the files of a checkpoint as far as that is cheap: the heads of weights, the state, the ends of archives.
+
+    A part without which training continues with a fresh one (the optimizer, the schedule, random numbers) is a warning.
+
+    Raises:
+        ConfigError: if a file is damaged, or the weights or the trainer's state are missing.
+    """
+    others = sorted(path.name for path in folder.parent.glob("checkpoint-*") if path.is_dir() and path != folder)
+    cure = f"resume from another ({', '.join(others[-3:])})" if others else "start anew in another --output_dir"
+    try:
+        if not [*folder.glob("pytorch_model_fsdp*"), *folder.glob("global_step*")]:  # shares of several processes
+            check_model(str(folder))
+        _check_state(folder / TRAINER_STATE_NAME)
+        for path in (*folder.glob("*.pt"), *folder.glob("*.pth")):
+            if not zipfile.is_zipfile(path):
+                raise ValueError(f"{path.name} is not a whole file ({path.stat().st_size:,} bytes)")
+    except (ValueError, OSError, ConfigError) as error:
+        raise ConfigError(f"{folder} cannot be resumed from: {error}; {cure}") from error
+    lost = [part for part, names in _PARTS.items() if not any(found for one in names for found in folder.glob(one))]
+    if lost:
+        warnings.warn(f"{folder} has no file of the {', the '.join(lost)}, which begin anew", stacklevel=3)
+
+
+def _check_state(path: Path) -> None:
+    try:
+        state = read_json(path, _STATE)
+    except FileNotFoundError:
+        raise ValueError(f"it has no {path.name}") from None
+    except ValueError as error:
+        raise ValueError(f"{path.name} is damaged: {error}") from error
+    if unknown := state.keys() - {one.name for one in dataclasses.fields(TrainerState)}:
+        raise ValueError(f"{path.name} has a field that this transformers does not know: {min(unknown)!r:.80}")
 
 
 def resume_schedule(scheduler: Any, rates: Sequence[float]) -> None:

@@ -56,6 +56,7 @@ from agent_gym.trainers.config import FIXED, AgentGRPOConfig, AgentPPOConfig
 from agent_gym.trainers.estimators import ESTIMATORS
 from agent_gym.trainers.hooks.judging import check_judge
 from agent_gym.trainers.policy_model import check_adapter
+from agent_gym.trainers.resumed import check_checkpoint
 from agent_gym.trainers.tasks import mix_datasets, parse_mixture
 
 _TINY_CONTEXT = 4096  # tokens; positions cost nothing, and any environment's demonstrations fit
@@ -244,7 +245,8 @@ def _train_sft(env: SFTArguments, args: SFTConfig, model: ModelConfig) -> None:
     shown.update(shown=len(episodes), shown_tokens=sum(episode.sampled_tokens for episode in episodes))
     with _resume_hint(args), reporters(args) as callbacks:
         args.disable_tqdm = True  # the reporters show the episodes
-        resume = resume_point(args)
+        if resume := resume_point(args):
+            check_checkpoint(Path(resume))
         model_args = {**_use_model(args, model), "callbacks": callbacks}
         trained = train_sft(name, tokenizer, rows, args, train_on=env.train_on, resume=resume, **model_args)
     of_expert = {"env_id": env.env_id, "env_kwargs": env.kwargs, "split": env.train_split, "styles": styles}

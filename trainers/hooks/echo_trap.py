@@ -164,7 +164,7 @@ class EchoTrapCallback(TrainerCallback):
         """Take in the logs from before a restart; their warnings were given then."""
         self._monitor = EchoTrapMonitor()
         for log in state.log_history:
-            self._monitor.update(log["step"], log)
+            self._monitor.update(log["step"], {name: x for name, x in log.items() if isinstance(x, int | float)})
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         logs = kwargs["logs"]

@@ -1,0 +1,96 @@
+"""A run that is resumed from a damaged checkpoint ends at once in a sentence, or trains as before.
+
+Checkpoints are damaged as others damage them: a copy that broke off, a full disk, a file that was left behind, a state
+that a tool has written again.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+
+from json_mutations import mutated  # noqa: E402
+from trainer_tools import make_trainer  # noqa: E402
+
+from agent_gym.errors import AgentGymError, ConfigError  # noqa: E402
+
+OPTIONS: dict[str, Any] = {"save_strategy": "steps", "save_steps": 1, "optim": "adamw_torch"}
+STATE = "trainer_state.json"
+NEEDED = ("config.json", "model.safetensors", STATE)
+FRESH = {"optimizer.pt": "optimizer", "scheduler.pt": "schedule", "rng_state.pth": "random numbers"}
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run with a checkpoint after its first step."""
+    folder = tmp_path_factory.mktemp("run")
+    make_trainer(str(folder), **OPTIONS, max_steps=1).train()
+    return folder
+
+
+def resumed(folder: Path) -> Any:
+    trainer = make_trainer(str(folder), **OPTIONS, max_steps=2)
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.state.global_step == 2
+    return trainer
+
+
+def copied(run: Path, place: Path) -> tuple[Path, Path]:
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(run, place)
+    return place, place / "checkpoint-1"
+
+
+def test_each_file_that_is_cut_or_gone_is_named(run: Path, tmp_path: Path) -> None:
+    files = sorted(path.name for path in (run / "checkpoint-1").iterdir() if path.is_file())
+    assert {*NEEDED, *FRESH} <= {*files}
+    for name in files:
+        for cut in ("gone", "empty", "half"):
+            folder, checkpoint = copied(run, tmp_path / "broken")
+            content = (checkpoint / name).read_bytes()
+            (checkpoint / name).write_bytes(b"" if cut == "empty" else content[: len(content) // 2])
+            if cut == "gone":
+                (checkpoint / name).unlink()
+            if name in NEEDED or (name in FRESH and cut != "gone"):
+                with pytest.raises(ConfigError) as found:
+                    resumed(folder)
+                reason = "without weights" if (name, cut) == ("model.safetensors", "gone") else name
+                assert reason in str(found.value) and "start anew in another --output_dir" in str(found.value)
+            elif name in FRESH:
+                with pytest.warns(UserWarning, match=f"has no file of the {FRESH[name]}, which begin anew"):
+                    resumed(folder)
+            elif cut == "gone":
+                resumed(folder)
+
+
+def test_another_checkpoint_is_named_as_the_cure(run: Path, tmp_path: Path) -> None:
+    folder, checkpoint = copied(run, tmp_path / "broken")
+    shutil.copytree(checkpoint, folder / "checkpoint-2")
+    (folder / "checkpoint-2" / STATE).write_text("{")
+    with pytest.raises(ConfigError, match=r"checkpoint-2 cannot be resumed from: .*another \(checkpoint-1"):
+        resumed(folder)
+
+
+@pytest.mark.parametrize("rounds", [40, pytest.param(1000, marks=pytest.mark.slow)])
+def test_no_mutation_of_the_state_is_a_raw_error(rounds: int, run: Path, tmp_path: Path) -> None:
+    good, ended = json.loads((run / "checkpoint-1" / STATE).read_text()), Counter[str]()
+    for number in range(rounds):
+        folder, checkpoint = copied(run, tmp_path / "broken")
+        text = mutated(good, random.Random(number))
+        (checkpoint / STATE).write_bytes(text.encode("utf-8", "surrogatepass"))
+        try:
+            make_trainer(str(folder), **OPTIONS, max_steps=2).train(resume_from_checkpoint=True)
+            ended["trained"] += 1
+        except AgentGymError as error:
+            assert STATE in str(error) and "could not be written" not in str(error), (number, error)
+            ended["told"] += 1
+    assert min(ended["trained"], ended["told"]) > rounds // 8, ended
