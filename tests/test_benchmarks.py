@@ -119,3 +119,10 @@ def test_bfloat16_weights_take_less_of_an_update(tmp_path):
 def test_one_without_a_smoke_run_does_not_take_its_flag_and_do_something_else(script):
     done = subprocess.run([sys.executable, ROOT / "benchmarks" / script, "--quick"], capture_output=True, text=True)
     assert done.returncode == 2 and "unrecognized arguments: --quick" in done.stderr
+
+
+def test_costs_of_sizes_are_measured(tmp_path):
+    printed, results = run("sizes.py", tmp_path, "--only", "episode", "runs", "leaderboard")
+    assert [one["size"] for one in results["results"]["runs"]] == [2, 8, 27]
+    assert all(one["cpu"] > 0 and one["mb"] > 10 for kind in results["results"].values() for one in kind)
+    assert printed.count("\nleaderboard") == 3
