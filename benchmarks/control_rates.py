@@ -25,9 +25,9 @@ import _common
 
 from agent_gym.errors import ConfigError
 from agent_gym.speedrun.presets import PRESETS, Preset
-from agent_gym.speedrun.run import RL, Speedrun, own_name
+from agent_gym.speedrun.run import Speedrun, own_name
 
-DECODINGS = ("greedy", "sampled")
+RL, DECODINGS = "GRPO policy", ("greedy", "sampled")
 
 
 def main() -> None:

@@ -52,7 +52,10 @@ def test_two_environments_or_none_are_refused() -> None:
         (("eval", "gsm8k", "--limit", "4"), "did you mean --episodes?"),
         (("rollout", "gsm8k", "--episode", "4"), "did you mean --episodes"),
         (("speedrun", "gsm8kk"), "'gsm8kk' is no preset (cpu, gpu, "),
+        (("speedrun", "gsm8kk"), "no algorithm (grpo, ppo, rpp), and "),
         (("speedrun", "bisect", "--env", "gsm8k"), "bisect and gsm8k are two"),
+        (("speedrun", "ppo", "rpp"), "ppo and rpp are two algorithms; name one of grpo, ppo, rpp"),
+        (("speedrun", "rpp", "webshop", "--preset", "cpu"), "webshop and cpu are two"),
     ],
 )
 def test_the_cure_for_a_name_that_does_not_exist(capsys: Any, words: tuple[str, ...], cure: str) -> None:

@@ -31,11 +31,11 @@ from agent_gym.rollout import from_record, read_trajectories  # noqa: E402
 from agent_gym.rollout.episode import episode_values  # noqa: E402
 from agent_gym.speedrun.figure import draw_figure  # noqa: E402
 from agent_gym.speedrun.imitation import fitting, imitate, imitation_settings  # noqa: E402
-from agent_gym.speedrun.presets import PRESETS, Controls, Imitation, own_preset  # noqa: E402
+from agent_gym.speedrun.presets import ALGORITHMS, PRESETS, Controls, Imitation, own_preset, trained_by  # noqa: E402
 from agent_gym.speedrun.run import Speedrun, finished, run_seeds, run_speedrun  # noqa: E402
 from agent_gym.speedrun.tiny import demonstration_texts, make_tiny_model, make_tiny_tokenizer  # noqa: E402
-from agent_gym.trainers import AgentGRPOConfig  # noqa: E402
-from agent_gym.trainers.run_file import history  # noqa: E402
+from agent_gym.trainers import AgentGRPOConfig, AgentPPOConfig  # noqa: E402
+from agent_gym.trainers.run_file import RL_PARTS, history  # noqa: E402
 from agent_gym.trainers.sft import expert_episodes  # noqa: E402
 
 GSM8K = "AgentR1/GSM8K-v0"
@@ -293,13 +293,64 @@ def test_a_record_has_the_command_that_repeats_a_speedrun(tmp_path: Path) -> Non
         "--preset bisect": PRESETS["bisect"],
         """--env AgentR1/Bisect-v0 --env_kwargs '{"system_prompt": ""}' --imitation_steps 7""": own,
         "--preset 'made in Python'": dataclasses.replace(PRESETS["bisect"], patience=3),
+        "ppo --preset bisect512": trained_by(PRESETS["bisect512"], "ppo"),
     }
     for words, preset in made.items():
         assert shlex.join(Speedrun(preset, 3, tmp_path, None)._words()) == f"{words} --seed 3 --output_dir {tmp_path}"
 
 
-def test_the_command_knows_all_presets() -> None:
-    assert sorted(start._PRESETS) == sorted(PRESETS)
+def test_the_command_knows_all_presets_and_algorithms() -> None:
+    assert sorted(start._PRESETS) == sorted(PRESETS) and [*start._ALGORITHMS] == [*ALGORITHMS] == [*RL_PARTS]
+
+
+@pytest.mark.parametrize("name", ["ppo", "rpp"])
+def test_each_preset_is_a_run_of_each_algorithm(name: str) -> None:
+    for preset in PRESETS.values():
+        other = trained_by(preset, name)
+        config = AgentPPOConfig if name == "ppo" else AgentGRPOConfig
+        args = config("unused", eval_strategy="steps", **{**other.grpo, "bf16": False, "use_cpu": True})
+        assert args.num_generations == 1 and args.estimator.needs_critic == (name == "ppo")
+        before = AgentGRPOConfig("unused", **{**preset.grpo, "bf16": False, "use_cpu": True})
+        assert (args.generation_batch_size, args.rollout_steps) == (before.generation_batch_size, before.rollout_steps)
+        assert not (other.controls and other.controls.raft)
+    assert trained_by(CPU, "grpo") is CPU
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["ppo"], ["AgentR1/Bisect-v0", "PPO               104 steps, 256 episodes a rollout", "runs/speedrun_ppo\n"]),
+        (["rpp", "webshop"], ["AgentR1/WebShop-v0", "REINFORCE++       16 steps", "runs/speedrun_rpp\n"]),
+        (["--preset", "cpu", "grpo", "--seed", "3"], ["GSM8K-v0", "seed 3\n", "GRPO ", "runs/speedrun\n"]),
+        (["ppo", "--seeds", "1,2", "--output_dir", "x"], ["seed 1\n", "x/seed_1\n", "seed 2\n", "x/seed_2\n"]),
+    ],
+)
+def test_an_algorithm_is_named_by_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], told: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["speedrun", *words, "--dry_run"]) == 0
+    printed = capsys.readouterr().out
+    assert all(text in printed for text in told), printed
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "label"), [("ppo", "PPO"), ("rpp", "REINFORCE++")])
+def test_a_run_of_another_algorithm_says_so_everywhere(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, label: str
+) -> None:
+    results = run_speedrun(trained_by(MINI, name), 1, tmp_path, engine="transformers")
+    printed = capfd.readouterr().out
+    assert [row["policy"] for row in results["results"]][-1] == f"{label} policy" and results["algorithm"] == label
+    assert f"--model {tmp_path / name}" in printed and "GRPO" not in printed and label in results["seconds"]
+    assert not (tmp_path / "grpo").exists() and (tmp_path / name / "model.safetensors").is_file()
+    assert (tmp_path / name / "critic").is_dir() == (name == "ppo")
+    assert main(["view", str(tmp_path)]) == 0  # which finds the part that was trained
+    assert "in 3 steps" in Path(capfd.readouterr().out.strip()).read_text()
+    assert main(["runs", str(tmp_path)]) == 0
+    rows = {line.split()[0]: line.split()[1:3] for line in capfd.readouterr().out.splitlines()}
+    assert rows[name] == ["AgentPPOTrainer" if name == "ppo" else "AgentGRPOTrainer", "done"]
 
 
 def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:

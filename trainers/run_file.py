@@ -33,8 +33,8 @@ from agent_gym.untrusted import (
 )  # fmt: skip
 
 FILE, LOG = "run.json", "log.jsonl"
-RL_PART = "grpo"
-"""The part of a speedrun that trains by reinforcement learning, as the name of its folder."""
+RL_PARTS = ("grpo", "ppo", "rpp")
+"""The parts of a speedrun that train by reinforcement learning, as the names of their folders; a run has one."""
 _SHAPE = {
     "command?": str,
     "argv?": [str],
@@ -43,6 +43,7 @@ _SHAPE = {
     "pid?": lambda pid: count(pid) and pid < 1 << 31,
     "status?": str,
     "run?": str,
+    "part?": RL_PARTS.__contains__,
     "trainer?": str,
     "env?": str,
     "model?": str,
@@ -97,8 +98,9 @@ def add(folder: str | Path, facts: Mapping[str, Any]) -> None:
 
 def rl_part(folder: Path) -> Path:
     """Return the folder of a run's reinforcement learning: a part of a speedrun, and of other runs their folder."""
-    part = folder / RL_PART
-    return part if read(folder / FILE).get("command") == "speedrun" and part.is_dir() else folder
+    about = read(folder / FILE)
+    part = folder / about.get("part", RL_PARTS[0])
+    return part if about.get("command") == "speedrun" and part.is_dir() else folder
 
 
 def note(folder: str | Path, step: int, max_steps: int, logs: Mapping[str, Any]) -> None:

@@ -25,6 +25,8 @@ from agent_gym.registry import EnvEntry, entries, resolve_env_id
 
 _PRESETS = "cpu gpu alfworld bargain bisect bisect512 hotpotqa maze retool smollm2 support webshop zero".split()
 """The names in speedrun/presets.toml, which are read after the arguments."""
+_ALGORITHMS = ("grpo", "ppo", "rpp")
+"""The names in speedrun/presets.toml, too: GRPO, PPO, REINFORCE++."""
 _SHELLS = ("bash", "zsh", "fish")
 
 
@@ -103,9 +105,13 @@ def _help(*words: str) -> str:
 
 
 def speedrun(argv: Sequence[str]) -> int:
-    """Model, warm start, GRPO, evaluation: prints a table, writes curve.png and trajectories.html."""
+    """Model, warm start, reinforcement learning, evaluation: prints a table, writes curve.png, trajectories.html.
+
+    agent-gym speedrun ppo trains by PPO, grpo (the default) by GRPO, rpp by REINFORCE++.
+    """
     parser = CommandParser("speedrun", speedrun.__doc__)
-    parser.flag("what NAME", "a preset, or an environment of your own with an expert (--preset, --env)", nargs="?")
+    help_text = "grpo, ppo or rpp; and a preset, or an environment of your own with an expert (--preset, --env)"
+    parser.flag("what NAME", help_text, nargs="*")
     parser.flag(
         "--preset",
         "with a tiny model made on the spot, minutes on two cores, controls: bisect, bisect512, to search; bargain, "
@@ -123,43 +129,57 @@ def speedrun(argv: Sequence[str]) -> int:
     parser.flag("--imitation_steps N", help_text, type=positive)
     parser.flag("--seed", "seed of everything", type=int, default=0)
     parser.flag("--seeds LIST", "several runs, into output_dir/seed_N, and their means, for example 0,1,2")
-    parser.flag("--output_dir DIR", "where models and results go", default="runs/speedrun")
+    parser.flag("--output_dir DIR", "where models and results go; default: runs/speedrun, or runs/speedrun_ppo, _rpp")
+    parser.flag("--dry_run", "only print what would be done", action="store_true")
     add_engine(parser.flag)
     arguments = parser.parse(argv)
-    preset, env_id = _named(arguments)
+    algorithm, preset, env_id = _named(arguments)
+    folder = arguments.output_dir or ("runs/speedrun" if algorithm == "grpo" else f"runs/speedrun_{algorithm}")
     seeds = seed_list(arguments.seeds) if arguments.seeds is not None else []
     announce("importing torch and TRL")
     from agent_gym.cli.launch import before_imports
 
     before_imports()
     require("trl", "train")
-    from agent_gym.speedrun.presets import own_preset
-    from agent_gym.speedrun.run import run_seeds, run_speedrun
+    from agent_gym.speedrun.presets import PRESETS, own_preset, plan_of, trained_by
 
     own = {"model": arguments.model, "imitation_steps": arguments.imitation_steps}
     for flag, value in {"env_kwargs": arguments.env_kwargs, **own}.items():
         if value and env_id is None:
             raise ConfigError(f"speedrun: --{flag} belongs to --env; a preset has its own arguments")
-    chosen = preset if env_id is None else own_preset(env_id, arguments.env_kwargs, **own)
+    found = PRESETS[preset] if env_id is None else own_preset(env_id, arguments.env_kwargs, **own)
+    chosen = trained_by(found, algorithm)
+    if arguments.dry_run:
+        for seed in seeds or [arguments.seed]:
+            print(plan_of(chosen, seed, Path(folder, f"seed_{seed}") if seeds else folder), end="")
+        return 0
+    from agent_gym.speedrun.run import run_seeds, run_speedrun
+
     if seeds:
-        run_seeds(chosen, seeds, arguments.output_dir, engine=arguments.engine)
+        run_seeds(chosen, seeds, folder, engine=arguments.engine)
     else:
-        run_speedrun(chosen, arguments.seed, arguments.output_dir, engine=arguments.engine)
+        run_speedrun(chosen, arguments.seed, folder, engine=arguments.engine)
     return 0
 
 
-def _named(arguments: argparse.Namespace) -> tuple[str, str | None]:
-    """Return the preset and the environment of one's own, or None, that a command line of `speedrun` names."""
-    preset, env, word = arguments.preset, arguments.env, arguments.what
-    if len(given := [one for one in (word, preset, env) if one is not None]) > 1:
+def _named(arguments: argparse.Namespace) -> tuple[str, str, str | None]:
+    """Return the algorithm, the preset, and the environment of one's own or None, that a command line names."""
+    algorithms, words = [[one for one in arguments.what if (one in _ALGORITHMS) == known] for known in (True, False)]
+    if len(algorithms) > 1:
+        raise ConfigError(f"speedrun: {' and '.join(algorithms)} are two algorithms; name one of {', '.join(_ALGORITHMS)}")
+    algorithm = algorithms[0] if algorithms else "grpo"
+    preset, env = arguments.preset, arguments.env
+    if len(given := [*words, *(one for one in (preset, env) if one is not None)]) > 1:
         raise ConfigError(f"speedrun: {' and '.join(given)} are two; name one preset or one environment")
+    word = words[0] if words else None
     if word in _PRESETS:
-        return word, None
+        return algorithm, word, None
     if (env := env or word) is None:
-        return preset or "bisect", None
+        return algorithm, preset or "bisect", None
     try:
-        return "", resolve_env_id(env)
+        return algorithm, "", resolve_env_id(env)
     except ConfigError as error:
         if word is None:
             raise
-        raise ConfigError(f"speedrun: {word!r} is no preset ({', '.join(_PRESETS)}), and {error}") from error
+        known = f"no preset ({', '.join(_PRESETS)}), no algorithm ({', '.join(_ALGORITHMS)})"
+        raise ConfigError(f"speedrun: {word!r} is {known}, and {error}") from error

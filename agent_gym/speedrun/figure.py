@@ -1,4 +1,4 @@
-"""One picture of a speedrun over several seeds: success during GRPO, its comparisons, and the content of episodes.
+"""One picture of a speedrun over several seeds: success during RL, its comparisons, and the content of episodes.
 
     read_runs(folder) -> over_runs(runs) -> draw(found, file)
 
@@ -31,6 +31,7 @@ _SIZE, _HEIGHTS, _TEXT = (8.6, 6.8), (3.0, 1.1, 1.1), 10.5  # inches, shares, an
 _POINT = {"step": count, **dict.fromkeys(("success", "turns", "tool_calls", "tokens"), number)}
 _SHAPE = {
     "preset": str,
+    "algorithm?": str,
     "seed": count,
     "dev": {"split": str, "tasks": count, "decoding": str, "start": str, "evaluations": [_POINT]}
     | {"controls?": [{"policy": str, "success": number}]},
@@ -57,7 +58,7 @@ def read_runs(folder: str | Path) -> list[dict[str, Any]]:
         try:
             run = read_json(file, dict)
             if "dev" not in run or isinstance(run["dev"], dict) and not run["dev"].get("evaluations"):
-                raise ConfigError(f"{file} holds no evaluations during GRPO: it is of an earlier version; run it again")
+                raise ConfigError(f"{file} holds no evaluations during RL: it is of an earlier version; run it again")
             if wrong := misfit(run, _SHAPE):
                 raise ValueError(wrong)
         except ConfigError:
@@ -72,7 +73,7 @@ def over_runs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Condense the `results.json` of several seeds to the drawn numbers.
 
     Returns:
-        "preset", "split", "tasks", "decoding", "seeds", "steps", and "start", the name of the policy before RL.
+        "preset", "algorithm", "split", "tasks", "decoding", "seeds", "steps", and "start", the name of the policy before RL.
         "success", "tokens", and "tool_calls" or "turns": an `over` for each step. "lines": name to `over`, of the
         values that success is held to.
 
@@ -118,7 +119,7 @@ def _as_long(runs: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]
 def _kind(run: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that are equal in runs drawn as one."""
     dev = run["dev"]
-    kind = {"preset": run["preset"], **{key: dev[key] for key in ("split", "tasks", "decoding")}}
+    kind = {"preset": run["preset"], "algorithm": run.get("algorithm", "GRPO"), **{key: dev[key] for key in ("split", "tasks", "decoding")}}
     return {**kind, "start": dev["start"], "lines": list(_lines(run))}
 
 
@@ -156,7 +157,7 @@ def draw(found: Mapping[str, Any], path: Path) -> list[Path]:
     from matplotlib.figure import Figure
 
     seeds = found["seeds"]
-    title = f"{found['preset']}: GRPO, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    title = f"{found['preset']}: {found['algorithm']}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
     band = "One seed, so that there is no band."
     if len(seeds) > 1:
         band = f"Bands: Student's 95% interval of the mean over {len(seeds)} seeds. Thin lines: single seeds."
@@ -167,7 +168,7 @@ def draw(found: Mapping[str, Any], path: Path) -> list[Path]:
         axes = figure.subplots(len(_HEIGHTS), 1, sharex=True, gridspec_kw={"height_ratios": _HEIGHTS})
         for axis, name in zip(axes, [name for name in _TITLES if name in found], strict=True):
             _draw_panel(axis, found, name)
-        axes[-1].set_xlabel(f"GRPO step\n\n{band}")
+        axes[-1].set_xlabel(f"{found['algorithm']} step\n\n{band}")
         files = [path.with_suffix(".png"), path.with_suffix(".svg")]
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -198,7 +199,7 @@ def _draw_panel(axis: Any, found: Mapping[str, Any], name: str) -> None:
     title = _TITLES[name].format(**found)
     drawn = axis.plot(steps, [one["mean"] for one in series], color=POLICY, linewidth=2.2, marker="o", markersize=4)
     if success:
-        lines, labels = found["lines"], [(last, f"GRPO {last:.1%}", drawn[0])]
+        lines, labels = found["lines"], [(last, f"{found['algorithm']} {last:.1%}", drawn[0])]
         for (line, one), (color, dashes) in zip(lines.items(), _styles(lines), strict=True):
             held_to = axis.axhline(one["mean"], color=color, linestyle=dashes, linewidth=1.5)
             labels.append((one["mean"], textwrap.fill(f"{line} {one['mean']:.1%}", 30), held_to))

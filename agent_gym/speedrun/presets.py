@@ -7,6 +7,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -76,6 +77,7 @@ class Preset:
     # Of each side that is compared, the settings that were tried on `chosen_on`; all sides have equally many.
     trials: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     controls: Controls | None = None  # None for a run without; they need at least one phase of imitation
+    algorithm: str = "grpo"  # a name of `ALGORITHMS`; `trained_by` sets it
 
 
 _TABLES: dict[str, Any] = tomllib.loads(text_of("presets.toml"))
@@ -102,6 +104,40 @@ def _presets() -> dict[str, Preset]:
 
 
 PRESETS = _presets()
+
+
+ALGORITHMS: Mapping[str, Mapping[str, Any]] = _TABLES["algorithms"]
+_OF_GROUPS = ("keep_groups", "keep_variance", "max_refills")
+
+
+def trained_by(preset: Preset, name: str) -> Preset:
+    """Return the preset with another algorithm, "grpo", "ppo" or "rpp", and as many episodes in each rollout.
+
+    RAFT++, which is GRPO with another advantage, is no control of another algorithm.
+    """
+    if name == preset.algorithm:
+        return preset
+    settings = {key: value for key, value in preset.grpo.items() if key not in _OF_GROUPS}
+    settings |= ALGORITHMS[name]["settings"]
+    if name == "ppo" and preset.model is None:
+        settings["critic_learning_rate"] = settings["learning_rate"]
+    controls = preset.controls and replace(preset.controls, raft=False)
+    return replace(preset, algorithm=name, grpo=settings, controls=controls)
+
+
+def plan_of(preset: Preset, seed: int, folder: str | Path) -> str:
+    """Return the lines that say what a speedrun of a preset would do."""
+    sizes, label = preset.grpo, ALGORITHMS[preset.algorithm]["label"]
+    rollout = sizes["per_device_train_batch_size"] * sizes.get("steps_per_generation", 1)
+    lines = [("environment", f"{preset.env_id} {json.dumps(dict(preset.env_kwargs))}, seed {seed}")]
+    lines += [("model", preset.model or "a tiny one, made on the spot")]
+    lines += [(one.name, f"{one.episodes:,} episodes of the expert, {one.steps:,} steps") for one in preset.imitation]
+    lines += [(label, f"{sizes['max_steps']:,} steps, {rollout} episodes a rollout")]
+    lines += [("settings", json.dumps(dict(sizes)))]
+    if preset.controls:
+        raft = ", RAFT++" if preset.controls.raft else ""
+        lines.append(("controls", f"more SFT, best-of-{preset.controls.best_of} self-imitation{raft}"))
+    return "".join(f"{name:<18}{text}\n" for name, text in [*lines, ("writes", str(folder))])
 
 
 def expert_lengths(env: Any, episodes: int = 64) -> tuple[int, int]:

@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, Any
 from agent_gym.rollout import read_trajectories
 from agent_gym.speedrun import tables
 from agent_gym.speedrun.figure import draw, over_runs
-from agent_gym.trainers.run_file import RL_PART
 from agent_gym.viewer import write_html
 from agent_gym.viewer.curve import trajectory_files
 
 if TYPE_CHECKING:
     from agent_gym.speedrun.run import Speedrun
 
-RL = "GRPO policy"
-"""The name of the trained policy in tables and results."""
 SHOWN = 100  # tasks on the page of trajectories, at most
 
 
@@ -35,6 +32,7 @@ def report(run: Speedrun) -> dict[str, Any]:
     page = write_html(run.folder / "trajectories.html", *side_by_side(run))
     results = {
         "preset": run.preset.env_id,
+        "algorithm": run.label,
         "seed": run.seed,
         "engine": run.engine,
         "results": [
@@ -51,10 +49,10 @@ def report(run: Speedrun) -> dict[str, Any]:
     (run.folder / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     print(table(run))
     picture, _ = draw(over_runs([results]), run.folder / "curve.png")
-    print(f"\nmodel         {run.folder / 'grpo'}\ncurve         {picture}, curve.html")
+    print(f"\nmodel         {run.part}\ncurve         {picture}, curve.html")
     print(f"trajectories  {page}\nnumbers       {run.folder / 'results.json'}")
     # A model that has learned without the system prompt plays badly with it.
-    given = ("--model", str(run.folder / RL_PART), "--env_kwargs", json.dumps(dict(run.preset.env_kwargs)))
+    given = ("--model", str(run.part), "--env_kwargs", json.dumps(dict(run.preset.env_kwargs)))
     for name, command in (("measure it", "eval"), ("talk to it", "chat")):
         print(f"{name:<14}{shlex.join(['agent-gym', command, run.preset.env_id, *given])}")
     print(f"see the run   {shlex.join(['agent-gym', 'view', str(run.folder)])}")
@@ -66,7 +64,7 @@ def side_by_side(run: Speedrun) -> tuple[dict[str, Any], str]:
 
     Of more than `SHOWN` tasks a sample is drawn: the first tasks of an environment may be its easiest.
     """
-    found = trajectory_files(run.folder / RL_PART)
+    found = trajectory_files(run.part)
     steps = [step for mode, step in found if mode == "eval"]
     ends = {"before RL": steps[:1], "after RL": steps[-1:]}
     records = {
@@ -88,7 +86,7 @@ def headline(run: Speedrun) -> str:
     start, decoding = run.dev["start"], run.dev["decoding"]
     ends = {
         run.dev["split"]: (first["success"], last["success"]),
-        run.preset.test_split: (found[start, decoding], found[RL, decoding]),
+        run.preset.test_split: (found[start, decoding], found[run.trained, decoding]),
     }
     parts = [f"{split} {before:.1%} to {after:.1%}" for split, (before, after) in ends.items()]
     return f"Solved, {decoding}: {', '.join(parts)}"

@@ -37,16 +37,17 @@ from agent_gym.speedrun.controls import Round, StepClock, UntilUsedUp, endless, 
 from agent_gym.speedrun.dashboard import StepLines, evaluations, watch
 from agent_gym.speedrun.figure import draw, over_runs
 from agent_gym.speedrun.imitation import QUIET, PhaseResult, imitate, imitation_settings
-from agent_gym.speedrun.presets import ATTEMPTS, PRESETS, Controls, Imitation, Preset
+from agent_gym.speedrun.presets import ALGORITHMS, ATTEMPTS, PRESETS, Controls, Imitation, Preset, trained_by
 from agent_gym.speedrun.raft import RAFT, imitate_successes
-from agent_gym.speedrun.report import RL, report, table
+from agent_gym.speedrun.report import report, table
 from agent_gym.speedrun.tiny import make_tiny_model, make_tiny_vision_model
 from agent_gym.trainers.checkpoints import refuse_used
-from agent_gym.trainers.config import AgentGRPOConfig
+from agent_gym.trainers.config import AgentGRPOConfig, AgentPPOConfig
 from agent_gym.trainers.engine import build_policy, named_weights
 from agent_gym.trainers.grpo import AgentGRPOTrainer
 from agent_gym.trainers.patience import Patience
-from agent_gym.trainers.run_file import FILE, LOG, RL_PART, add, read, recorded
+from agent_gym.trainers.ppo import AgentPPOTrainer
+from agent_gym.trainers.run_file import FILE, LOG, add, read, recorded
 from agent_gym.trainers.run_record import RunNumbers
 from agent_gym.trainers.sft import expert_episodes, train_sft
 from agent_gym.trainers.tasks import task_dataset
@@ -128,7 +129,8 @@ def finished(preset: Preset, folder: Path, engine: str) -> dict[str, Any] | None
 
 def settings_of(preset: Preset) -> dict[str, Any]:
     """Return a preset's settings as results.json holds them."""
-    return json.loads(json.dumps(asdict(preset), default=str))
+    found: dict[str, Any] = json.loads(json.dumps(asdict(preset), default=str))
+    return {name: value for name, value in found.items() if (name, value) != ("algorithm", "grpo")}  # old results lack it
 
 
 def own_name(controls: Controls) -> str:
@@ -151,23 +153,27 @@ class Speedrun:
         self.shown: list[PhaseResult] = []
         self.more: dict[str, Any] = {}  # of results.json, for a preset with controls
         self.dev: dict[str, Any] = {"split": preset.dev_split, "tasks": preset.dev_tasks}  # of results.json
-        self.settings = settings_of(preset)
+        self.settings, self.part = settings_of(preset), folder / preset.algorithm
+        self.label = str(ALGORITHMS[preset.algorithm]["label"])
+        self.trained = f"{self.label} policy"  # its name in tables and results
         self.begin = time.perf_counter()
 
     def log(self, text: str) -> None:
         print(f"[{time.perf_counter() - self.begin:6.1f}s] {text}", flush=True)
 
     def run(self) -> dict[str, Any]:
-        commands = [read(place / FILE).get("command") for place in (self.folder, self.folder / RL_PART)]
+        commands = [read(place / FILE).get("command") for place in (self.folder, self.part)]
         if commands != ["speedrun", "python"]:  # an earlier speedrun here is replaced, and no other run
-            refuse_used(self.folder / RL_PART, marks=(FILE,))
+            refuse_used(self.part, marks=(FILE,))
         with recorded("speedrun", self._words(), self.folder):
-            add(self.folder, {"env": self.preset.env_id, "model": self.preset.model or "a tiny model"})
+            about = {"env": self.preset.env_id, "model": self.preset.model or "a tiny model"}
+            add(self.folder, {**about, "part": self.preset.algorithm})
             return self._run()
 
     def _words(self) -> list[str]:
         """Return the words of the command that repeats this speedrun; a preset made in Python is named as one."""
-        preset, name = self.preset, next((name for name, known in PRESETS.items() if known == self.preset), None)
+        preset, how = self.preset, self.preset.algorithm
+        name = next((name for name, known in PRESETS.items() if trained_by(known, how) == preset), None)
         env = ["--env", preset.env_id, "--env_kwargs", json.dumps(dict(preset.env_kwargs), default=str)]
         if preset.stop_if_hopeless:  # `own_preset` has made it
             env += [] if preset.model is None else ["--model", preset.model]
@@ -176,7 +182,7 @@ class Speedrun:
             name = "made in Python"
         engine = [] if self.use_vllm is None else ["--engine", "vllm" if self.use_vllm else "transformers"]
         where = ["--seed", str(self.seed), "--output_dir", str(self.folder)]
-        return [*(env if name is None else ["--preset", name]), *where, *engine]
+        return [*([] if how == "grpo" else [how]), *(env if name is None else ["--preset", name]), *where, *engine]
 
     def _run(self) -> dict[str, Any]:
         preset = self.preset
@@ -209,7 +215,7 @@ class Speedrun:
         if preset.controls:
             self._control(preset.controls, used)
         else:
-            self.more["differences"] = tables.differences(self.runs, [(RL, self.dev["start"])])
+            self.more["differences"] = tables.differences(self.runs, [(self.trained, self.dev["start"])])
         self.policy.close()  # so that the next run in this process has the memory
         return report(self)
 
@@ -253,8 +259,9 @@ class Speedrun:
         # A model that was not made on the spot is trained on the GPU where there is one.
         gpu = preset.model is not None and torch.cuda.is_available()
         device = {"use_cpu": False, "bf16": True} if gpu else {}
-        self.args = AgentGRPOConfig(
-            str(self.folder / RL_PART),
+        config = AgentPPOConfig if preset.algorithm == "ppo" else AgentGRPOConfig
+        self.args = config(
+            str(self.part),
             seed=self.seed,
             use_vllm=self.use_vllm,
             eval_strategy="steps",
@@ -358,15 +365,16 @@ class Speedrun:
         """Train the policy by GRPO, evaluate it, and return the seconds of the steps."""
         preset, clock = self.preset, StepClock(self.clock)
         # An earlier speedrun here, perhaps of another preset and of more steps, would be taken for a part of this one.
-        run = self.folder / RL_PART
-        for file in [self.folder / LOG, run / LOG, *itertools.chain.from_iterable(trajectory_files(run).values())]:
+        earlier = itertools.chain.from_iterable(trajectory_files(self.part).values())
+        for file in [self.folder / LOG, self.part / LOG, *earlier]:
             file.unlink(missing_ok=True)
         train, dev = (
             task_dataset(preset.env_id, preset.env_kwargs, split=split, tasks=count, seed=self.seed)
             for split, count in (("train", preset.train_tasks), (preset.dev_split, preset.dev_tasks))
         )
         patience = [] if preset.patience is None else [Patience(preset.patience)]
-        trainer = AgentGRPOTrainer(
+        kind = AgentPPOTrainer if preset.algorithm == "ppo" else AgentGRPOTrainer
+        trainer = kind(
             self.model,
             args=self.args,
             train_dataset=train,
@@ -375,8 +383,8 @@ class Speedrun:
             processing_class=self.tokenizer,
             callbacks=[StepLines(self.log), RunNumbers(self.folder), clock, *patience],
         )
-        title = f"{preset.env_id}: GRPO, {preset.dev_split} tasks, seed {self.seed}"
-        with self._timed("GRPO"), watch(trainer, folder=self.folder, title=title, show=True):
+        title = f"{preset.env_id}: {self.label}, {preset.dev_split} tasks, seed {self.seed}"
+        with self._timed(self.label), watch(trainer, folder=self.folder, title=title, show=True):
             trainer.train()
         self.dev["evaluations"], self.rl_steps = evaluations(trainer.state.log_history), trainer.state.global_step
         for ended in patience:
@@ -384,22 +392,22 @@ class Speedrun:
             end = "max_steps, while the curve rose" if ended.stopped_at is None else "a flat curve on the dev tasks"
             self.log(f"RL ended after step {self.rl_steps}, at {end}")
         trainer.save_model()
-        self._evaluate(RL, self.model)
+        self._evaluate(self.trained, self.model)
         return clock.seconds
 
     def _control(self, controls: Controls, budget: float) -> None:
         """Train the controls from the saved start, with the seconds of RL, RAFT++ with its steps; evaluate them."""
         more_sft = self.more_sft(controls, budget)
         rounds = self.imitate_itself(controls, budget)
-        itself, start = own_name(controls), self.preset.imitation[-1].name
+        itself, start, rl = own_name(controls), self.preset.imitation[-1].name, self.trained
         used = sum(one.playing_seconds + one.training_seconds for one in rounds)
-        self.more["used_seconds"] = {RL: budget, MORE_SFT: more_sft.seconds, itself: used}
+        self.more["used_seconds"] = {rl: budget, MORE_SFT: more_sft.seconds, itself: used}
         self.more |= {"more_sft_steps": more_sft.steps, "rounds": [asdict(one) for one in rounds]}
-        pairs = [(RL, start), (RL, MORE_SFT), (RL, itself), (MORE_SFT, start)]
+        pairs = [(rl, start), (rl, MORE_SFT), (rl, itself), (MORE_SFT, start)]
         if controls.raft:
             raft = self.raft()
             self.more["used_seconds"][RAFT], self.more["raft_steps"] = raft.seconds, raft.steps
-            pairs.insert(3, (RL, RAFT))
+            pairs.insert(3, (rl, RAFT))
         self.more["differences"] = tables.differences(self.runs, pairs)
 
     def raft(self) -> StepClock:
