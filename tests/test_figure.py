@@ -105,7 +105,7 @@ def test_what_cannot_be_drawn_is_named(tmp_path: Path, capsys: Any) -> None:
     with pytest.raises(ConfigError, match="differ in their environment: seed 0 has AgentR1/Bisect"):
         draw_figure(tmp_path / "presets")
     leave(tmp_path / "old", 0, [0.1, 0.2, 0.3], dev={})
-    with pytest.raises(ConfigError, match="holds no evaluations during GRPO: it is of an earlier version"):
+    with pytest.raises(ConfigError, match="holds no evaluations during RL: it is of an earlier version"):
         draw_figure(tmp_path / "old")
     (tmp_path / "old" / "seed_0" / "results.json").write_text('{"preset": "Agent')
     assert "seed_0/results.json is not whole: Unterminated string" in complaint(capsys, "figure", str(tmp_path / "old"))

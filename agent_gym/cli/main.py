@@ -46,6 +46,7 @@ COMMANDS = {
     "plan": ("prepare:plan", "estimate the memory of a training run, and which layout fits"),
     "doctor": ("prepare:doctor", "try all parts of a training run on this machine, and report"),
     "prepare": ("prepare:prepare", "make a data set or a model ready: fetch, check, convert, index"),
+    "recipe": ("recipe:recipe", "prepare data and train by several algorithms, as another project does"),
     "serve": ("serve:serve", "serve a search engine or a sandbox that many trainers share"),
     "gateway": ("gateway:gateway", "serve a model to any agent, and record its conversations"),
     "export": ("export:export", "write a trained model, trajectories or tasks for others"),

@@ -176,17 +176,12 @@ def over_seeds(
     again, one with a checkpoint is resumed; `ConfigError` if it was another command, or is still running.
     """
     for seed in seeds:
-        _check_seed(command, argv, Path(folder, f"seed_{seed}"))
+        check_part(command, argv, Path(folder, f"seed_{seed}"))
     rows: list[dict[str, Any]] = []
     for seed in seeds:
         place = Path(folder, f"seed_{seed}")
-        about = read(place / FILE)
         print(f"agent-gym: seed {seed} in {place}", file=sys.stderr, flush=True)
-        if status_of(about) != "done":
-            words = [*_without(argv, "--seed", "--output_dir"), "--seed", str(seed), "--output_dir", str(place)]
-            words += ["--resume_from_checkpoint", "true"] if _last_checkpoint(place) is not None else []
-            start([sys.executable, "-m", "agent_gym", command, *words])
-        about = read(place / FILE)
+        about = run_part(command, [*_without(argv, "--seed", "--output_dir"), "--seed", str(seed)], place, start)
         rows.append({"seed": seed, "status": status_of(about), "step": about.get("step"), **about.get("numbers", {})})
     measures = [name for name in ("reward", "eval_reward", "eval_success", "loss") if any(name in row for row in rows)]
     table: list[tuple[str, ...]] = [("SEED", "STATUS", "STEP", *measures)]
@@ -204,7 +199,18 @@ def over_seeds(
     return int(any(row["status"] != "done" for row in rows))
 
 
-def _check_seed(command: str, argv: Sequence[str], place: Path) -> None:
+def run_part(
+    command: str, argv: Sequence[str], place: Path, start: Callable[[Sequence[str]], object]
+) -> dict[str, Any]:
+    """Run a command into a folder, from its last checkpoint if it has one, unless it is done; return its `run.json`."""
+    if status_of(read(place / FILE)) != "done":
+        words = [*argv, "--output_dir", str(place)]
+        words += ["--resume_from_checkpoint", "true"] if _last_checkpoint(place) is not None else []
+        start([sys.executable, "-m", "agent_gym", command, *words])
+    return read(place / FILE)
+
+
+def check_part(command: str, argv: Sequence[str], place: Path) -> None:
     """Refuse a run that another process is writing, or that is kept and was started by another command line."""
     about = read(place / FILE)
     status = status_of(about)

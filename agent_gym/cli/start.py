@@ -25,8 +25,7 @@ from agent_gym.registry import EnvEntry, entries, resolve_env_id
 
 _PRESETS = "cpu gpu alfworld bargain bisect bisect512 hotpotqa maze retool smollm2 support webshop zero".split()
 """The names in speedrun/presets.toml, which are read after the arguments."""
-_ALGORITHMS = ("grpo", "ppo", "rpp")
-"""The names in speedrun/presets.toml, too: GRPO, PPO, REINFORCE++."""
+_ALGORITHMS = ("grpo", "ppo", "rpp")  # in speedrun/presets.toml, too
 _SHELLS = ("bash", "zsh", "fish")
 
 
@@ -150,8 +149,7 @@ def speedrun(argv: Sequence[str]) -> int:
     found = PRESETS[preset] if env_id is None else own_preset(env_id, arguments.env_kwargs, **own)
     chosen = trained_by(found, algorithm)
     if arguments.dry_run:
-        for seed in seeds or [arguments.seed]:
-            print(plan_of(chosen, seed, Path(folder, f"seed_{seed}") if seeds else folder), end="")
+        print(plan_of(chosen, seeds or [arguments.seed], folder), end="")
         return 0
     from agent_gym.speedrun.run import run_seeds, run_speedrun
 
@@ -166,9 +164,9 @@ def _named(arguments: argparse.Namespace) -> tuple[str, str, str | None]:
     """Return the algorithm, the preset, and the environment of one's own or None, that a command line names."""
     algorithms, words = [[one for one in arguments.what if (one in _ALGORITHMS) == known] for known in (True, False)]
     if len(algorithms) > 1:
-        raise ConfigError(f"speedrun: {' and '.join(algorithms)} are two algorithms; name one of {', '.join(_ALGORITHMS)}")
-    algorithm = algorithms[0] if algorithms else "grpo"
-    preset, env = arguments.preset, arguments.env
+        known = ", ".join(_ALGORITHMS)
+        raise ConfigError(f"speedrun: {' and '.join(algorithms)} are two algorithms; name one of {known}")
+    algorithm, preset, env = (*algorithms, "grpo")[0], arguments.preset, arguments.env
     if len(given := [*words, *(one for one in (preset, env) if one is not None)]) > 1:
         raise ConfigError(f"speedrun: {' and '.join(given)} are two; name one preset or one environment")
     word = words[0] if words else None

@@ -73,7 +73,7 @@ def over_runs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Condense the `results.json` of several seeds to the drawn numbers.
 
     Returns:
-        "preset", "algorithm", "split", "tasks", "decoding", "seeds", "steps", and "start", the name of the policy before RL.
+        "preset", "algorithm", "split", "tasks", "decoding", "seeds", "steps", and "start", the policy before RL.
         "success", "tokens", and "tool_calls" or "turns": an `over` for each step. "lines": name to `over`, of the
         values that success is held to.
 
@@ -119,7 +119,8 @@ def _as_long(runs: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]
 def _kind(run: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that are equal in runs drawn as one."""
     dev = run["dev"]
-    kind = {"preset": run["preset"], "algorithm": run.get("algorithm", "GRPO"), **{key: dev[key] for key in ("split", "tasks", "decoding")}}
+    kind = {"preset": run["preset"], **{key: dev[key] for key in ("split", "tasks", "decoding")}}
+    kind["algorithm"] = run.get("algorithm", "GRPO")
     return {**kind, "start": dev["start"], "lines": list(_lines(run))}
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -111,10 +110,7 @@ _OF_GROUPS = ("keep_groups", "keep_variance", "max_refills")
 
 
 def trained_by(preset: Preset, name: str) -> Preset:
-    """Return the preset with another algorithm, "grpo", "ppo" or "rpp", and as many episodes in each rollout.
-
-    RAFT++, which is GRPO with another advantage, is no control of another algorithm.
-    """
+    """Return the preset with another algorithm and as many episodes in each rollout; RAFT++ is a control of GRPO."""
     if name == preset.algorithm:
         return preset
     settings = {key: value for key, value in preset.grpo.items() if key not in _OF_GROUPS}
@@ -125,19 +121,16 @@ def trained_by(preset: Preset, name: str) -> Preset:
     return replace(preset, algorithm=name, grpo=settings, controls=controls)
 
 
-def plan_of(preset: Preset, seed: int, folder: str | Path) -> str:
-    """Return the lines that say what a speedrun of a preset would do."""
-    sizes, label = preset.grpo, ALGORITHMS[preset.algorithm]["label"]
+def plan_of(preset: Preset, seeds: Sequence[int], folder: str) -> str:
+    """Return the lines that say what speedruns of a preset would do."""
+    sizes, label, controls = preset.grpo, ALGORITHMS[preset.algorithm]["label"], preset.controls
     rollout = sizes["per_device_train_batch_size"] * sizes.get("steps_per_generation", 1)
-    lines = [("environment", f"{preset.env_id} {json.dumps(dict(preset.env_kwargs))}, seed {seed}")]
+    lines = [("environment", f"{preset.env_id} {json.dumps(dict(preset.env_kwargs))}, seeds {list(seeds)}")]
     lines += [("model", preset.model or "a tiny one, made on the spot")]
     lines += [(one.name, f"{one.episodes:,} episodes of the expert, {one.steps:,} steps") for one in preset.imitation]
-    lines += [(label, f"{sizes['max_steps']:,} steps, {rollout} episodes a rollout")]
-    lines += [("settings", json.dumps(dict(sizes)))]
-    if preset.controls:
-        raft = ", RAFT++" if preset.controls.raft else ""
-        lines.append(("controls", f"more SFT, best-of-{preset.controls.best_of} self-imitation{raft}"))
-    return "".join(f"{name:<18}{text}\n" for name, text in [*lines, ("writes", str(folder))])
+    lines += [(label, f"{sizes['max_steps']:,} steps, {rollout} episodes a rollout; {json.dumps(dict(sizes))}")]
+    lines += [("controls", json.dumps(asdict(controls))), ("writes", folder)] if controls else [("writes", folder)]
+    return "".join(f"{name:<18}{text}\n" for name, text in lines)
 
 
 def expert_lengths(env: Any, episodes: int = 64) -> tuple[int, int]:

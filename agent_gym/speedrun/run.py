@@ -130,7 +130,7 @@ def finished(preset: Preset, folder: Path, engine: str) -> dict[str, Any] | None
 def settings_of(preset: Preset) -> dict[str, Any]:
     """Return a preset's settings as results.json holds them."""
     found: dict[str, Any] = json.loads(json.dumps(asdict(preset), default=str))
-    return {name: value for name, value in found.items() if (name, value) != ("algorithm", "grpo")}  # old results lack it
+    return {name: value for name, value in found.items() if (name, value) != ("algorithm", "grpo")}  # not in old ones
 
 
 def own_name(controls: Controls) -> str:
@@ -259,7 +259,7 @@ class Speedrun:
         # A model that was not made on the spot is trained on the GPU where there is one.
         gpu = preset.model is not None and torch.cuda.is_available()
         device = {"use_cpu": False, "bf16": True} if gpu else {}
-        config = AgentPPOConfig if preset.algorithm == "ppo" else AgentGRPOConfig
+        config: Any = AgentPPOConfig if preset.algorithm == "ppo" else AgentGRPOConfig
         self.args = config(
             str(self.part),
             seed=self.seed,
@@ -373,7 +373,7 @@ class Speedrun:
             for split, count in (("train", preset.train_tasks), (preset.dev_split, preset.dev_tasks))
         )
         patience = [] if preset.patience is None else [Patience(preset.patience)]
-        kind = AgentPPOTrainer if preset.algorithm == "ppo" else AgentGRPOTrainer
+        kind: Any = AgentPPOTrainer if preset.algorithm == "ppo" else AgentGRPOTrainer
         trainer = kind(
             self.model,
             args=self.args,
