@@ -88,15 +88,17 @@ def release_files(new: bool) -> dict[str, str]:
     }
 
 
-def write_archive(folder: Path, version: str, files: Mapping[str, str], name: str = "wordlets") -> Path:
+def write_archive(
+    folder: Path, version: str, files: Mapping[str, str], name: str = "wordlets", encoding: str = "utf-8"
+) -> Path:
     """Write a source archive as an index has it."""
     path = folder / f"{name}-{version}.tar.gz"
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w:gz") as tar:
         for file, text in files.items():
             member = tarfile.TarInfo(f"{name}-{version}/{file}")
-            member.size = len(text.encode())
-            tar.addfile(member, io.BytesIO(text.encode()))
+            member.size = len(text.encode(encoding))
+            tar.addfile(member, io.BytesIO(text.encode(encoding)))
     return path
 
 

@@ -21,7 +21,7 @@ from agent_gym.cli.main import main
 from agent_gym.errors import ConfigError
 from agent_gym.prepare import Options, prepare
 from agent_gym.prepare.release_builder import split_of
-from agent_gym.prepare.release_tree import ReleaseTree, patch_of
+from agent_gym.prepare.release_tree import ReleaseTree, changelog_entry, patch_of
 from agent_gym.prepare.releases import Release, in_folders, release_of, unpack
 from agent_gym.prepare.variants import Site, changes_of, sites_of
 from agent_gym.sandbox import verdicts
@@ -145,10 +145,68 @@ def test_the_package_is_found_in_every_layout() -> None:
     }
     for package, files in layouts.items():
         assert ReleaseTree(Release("Thing", "1", ""), dict.fromkeys(files, b"")).package == package
-    told = {"a/__init__.py": b"", "b/__init__.py": b"", "x.egg-info/top_level.txt": b"b\n"}
-    assert ReleaseTree(Release("Thing", "1", ""), told).package == ("b/",)
+    two = {"a/__init__.py": b"", "b/__init__.py": b"", "src/c/__init__.py": b"", "ns/part/__init__.py": b""}
+    settings = {
+        "[tool.setuptools]\npackages = ['b']": "b/",
+        "[tool.setuptools.packages.find]\nwhere = ['src']\n[tool.flit.module]\nname = 'b'": "b/",
+        "[tool.poetry]\npackages = [{ include = 'c', from = 'src' }]": "src/c/",
+        "[tool.hatch.build.targets.wheel]\npackages = ['src/c']": "src/c/",
+        "[tool.uv.build-backend]\nmodule-name = 'ns.part'": "ns/",
+    }
+    for text, package in settings.items():
+        assert ReleaseTree(Release("Thing", "1", ""), {**two, "pyproject.toml": text.encode()}).package == (package,)
+    for name, text in {"x.egg-info/top_level.txt": b"b\n", "setup.cfg": b"[options]\npackages =\n    b\n"}.items():
+        assert ReleaseTree(Release("Thing", "1", ""), {**two, name: text}).package == ("b/",)
+    assert ReleaseTree(Release("ns.part", "1", ""), {"src/ns/part/__init__.py": b""}).package == ("src/ns/",)
     with pytest.raises(ConfigError, match="it does not say which of a/, b/ is the package"):
         _ = ReleaseTree(Release("Thing", "1", ""), {"a/__init__.py": b"", "b/__init__.py": b""}).package
+
+
+def test_a_changelog_is_found_in_its_usual_places() -> None:
+    entry = b"1.1\n- New things, by Zo\xeb.\n"
+
+    def told(path: str, before: bytes = b"", after: bytes = b"") -> str:
+        old = {"thing.py": b"", path: before + b"1.0\n" + after}
+        new = {"thing.py": b"", path: before + entry + b"1.0\n" + after}
+        return changelog_entry(ReleaseTree(Release("thing", "1.0", ""), old), ReleaseTree(Release("thing", "1.1", ""), new))
+
+    places = "CHANGES HISTORY.rst NEWS.md CHANGELOG.txt ChangeLog RELEASES.md docs/changelog.rst docs/release-notes/1.1.md "
+    for path in f"{places} CHANGE_LOG.markdown docs/whats_new.rst changelog.d/12.bugfix.md CHANGES-1.x.adoc".split():
+        assert told(path) == "1.1\n- New things, by Zo\xeb.", path
+    assert told("README.rst") == told("docs/usage.rst") == told("tests/changes.txt") == told("news.py") == ""
+    assert told("README.md", b"# Thing\n## Changelog\n", b"# Licence\n") == "1.1\n- New things, by Zo\xeb."
+
+
+def test_real_packages_have_settings_and_files_of_every_kind(tmp_path: Path) -> None:
+    """Tests inside the package, duplicate names of files, data that is no text, and paths with spaces."""
+    old, new = release_files(False), release_files(True)
+    moved = {path.replace("tests/", "src/wordlets/tests/"): text for path, text in new.items()}
+    twice = {**new, "tests/a/test_same.py": "def test_a(): pass\n", "tests/b/test_same.py": "def test_b(): pass\n"}
+    import_mode = {"pyproject.toml": "[project]\nname = 'wordlets'\n", "tox.ini": "[pytest]\naddopts = --import-mode=importlib\n"}
+    spaced = {**new, "src/wordlets/my data.txt": "1\n2\n"}
+    plugin = {**new, "tests/conftest.py": "pytest_plugins = ['not_here']\n"}
+    latin = {**new, "src/wordlets/latin.py": "# -*- coding: latin-1 -*-\nname = 'Zo\xeb'\n", "ABOUT": "Zo\xeb"}
+    stories = {
+        "inside": ({path.replace("tests/", "src/wordlets/tests/"): text for path, text in old.items()}, moved),
+        "twice": (old, {**twice, **import_mode}),
+        "spaced": ({**old, "src/wordlets/my data.txt": "1\n"}, spaced),
+        "latin": ({**old, "src/wordlets/latin.py": latin["src/wordlets/latin.py"]}, latin),
+        "plugin": (old, plugin),
+    }
+    for name, files in stories.items():
+        for version, some in zip(("1.0", "1.1"), files, strict=True):
+            write_archive(tmp_path, version, some, name, "latin-1" if name == "latin" else "utf-8")
+    folder = prepare("swe", source=[str(tmp_path)], output=tmp_path / "made").folder
+    reasons = {path.parent.name: json.loads(path.read_text())["pairs"][0] for path in folder.rglob("report.json")}
+    assert "No module named 'not_here'" in reasons.pop("plugin")["reason"]
+    assert {name: one["reason"] for name, one in reasons.items()} == dict.fromkeys(reasons, "")
+    (facts,) = (json.loads(path.read_text()) for path in folder.rglob("twice/*/tests/swe.json"))
+    assert {"tests/a/test_same.py::test_a", "tests/b/test_same.py::test_b"} <= set(facts["hidden"]["pass_to_pass"])
+    (spaces,) = folder.rglob("spaced/*/task.toml")
+    env = made_env(spaces.parent)
+    env.reset(seed=0)
+    assert env.step(env.expert_action())[0] == "[no output]"
+    assert call(env, "bash", command="cat 'src/wordlets/my data.txt'")[0] == "1\n2"
 
 
 def test_a_split_belongs_to_a_package_however_it_is_spelled() -> None:
@@ -157,8 +215,9 @@ def test_a_split_belongs_to_a_package_however_it_is_spelled() -> None:
 
 
 def test_patches_are_those_of_git(tmp_path: Path) -> None:
-    before = {"a/x.py": b"1\n2\n3\n", "gone.py": b"x", "end.py": b"a\nb", "page": b"a\x0cb\n\r\n"}
-    after = {"a/x.py": b"1\n2\n4\n", "new.py": b"y\n", "end.py": b"a\nc", "page": b"a\x0cc\n\r\n"}
+    before = {"a/x.py": b"1\n2\n3\n", "gone.py": b"x", "end.py": b"a\nb", "page": b"a\x0cb\n\r\n", 'a "\\b': b"1"}
+    after = {"a/x.py": b"1\n2\n4\n", "new.py": b"y\n", "end.py": b"a\nc", "page": b"a\x0cc\n\r\n", 'a "\\b': b"2"}
+    after |= {"empty.py": b"", "a b.py": b"1\n", "\xe9.py": b"1\n"}
     for name, data in before.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(data)

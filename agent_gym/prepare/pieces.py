@@ -151,7 +151,8 @@ def release_pieces(releases: Releases, options: Options, paths: Sequence[Path] =
         path = f"{releases.folder}/{release_builder.split_of(name)}/{name}"
 
         def make(folder: Path, progress: bool) -> None:
-            found = local.get(name) or release_builder.releases_of(name, listed.get(name), options.pairs)
+            there = [local[name]] if name in local else None
+            found = there or release_builder.releases_of(name, listed.get(name), options.pairs)
             aside = folder / DOWNLOADS / name
             release_builder.build_package(found, aside, progress)
             (folder / path).parent.mkdir(parents=True, exist_ok=True)

@@ -29,32 +29,32 @@ def split_of(package: str) -> str:
     return next(split for split, end in _SHARES.items() if place < end)
 
 
-def listed_packages(file: str) -> dict[str, dict[str, str]]:
-    """Return the listed packages: the sha256 of the source archives by version, in the order of the releases."""
-    listed: dict[str, dict[str, str]] = json.loads(files(__package__).joinpath(file).read_text(encoding="utf-8"))
+def listed_packages(file: str) -> dict[str, list[dict[str, str]]]:
+    """Return the listed packages: series of consecutive releases, the sha256 of the source archives by version."""
+    listed: dict[str, list[dict[str, str]]] = json.loads(files(__package__).joinpath(file).read_text(encoding="utf-8"))
     return listed
 
 
-def releases_of(package: str, listed: Mapping[str, str] | None, pairs: int) -> list[Release]:
-    """Return the releases of a package to make tasks of: the listed ones, or the newest of the index.
+def releases_of(package: str, listed: Sequence[Mapping[str, str]] | None, pairs: int) -> list[list[Release]]:
+    """Return series of releases of a package to make tasks of: the listed ones, or the newest of the index.
 
     Raises:
         ConfigError: if a listed one is not on the index any more, or is another file.
     """
     found = on_index(package)
     if listed is None:
-        return found[-pairs - 1 :]
+        return [found[-pairs - 1 :]]
     by_version = {one.version: one for one in found}
-    for version, digest in listed.items():
+    for version, digest in (one for series in listed for one in series.items()):
         if version not in by_version:
             raise ConfigError(f"the index has no source archive of {package} {version} any more; name other packages")
         if by_version[version].sha256 not in ("", digest):
             raise ConfigError(f"{package} {version} has another checksum on the index than in the list; it is not used")
-    return [by_version[version]._replace(sha256=digest) for version, digest in listed.items()]
+    return [[by_version[version]._replace(sha256=digest) for version, digest in one.items()] for one in listed]
 
 
-def build_package(releases: Sequence[Release], folder: Path, progress: bool) -> None:
-    """Make the tasks of a package's consecutive releases, a folder each, and report.json with all pairs.
+def build_package(releases: Sequence[Sequence[Release]], folder: Path, progress: bool) -> None:
+    """Make the tasks of a package's consecutive releases, in one series or more, and report.json with all pairs.
 
     Raises:
         ConfigError: if an archive cannot be fetched or has another checksum, or nothing can be tested here.
@@ -66,7 +66,7 @@ def build_package(releases: Sequence[Release], folder: Path, progress: bool) -> 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     pairs = []
-    for old, new, one in _built(releases):
+    for old, new, one in (one for series in releases for one in _built(series)):
         pairs.append({"before": old.version, "after": new.version, **one})
         if progress:
             words = f"{one['task']}" if one["task"] else f"no task: {one['reason']}"
@@ -74,8 +74,8 @@ def build_package(releases: Sequence[Release], folder: Path, progress: bool) -> 
         if "made" in one:
             write(pairs[-1].pop("made"), folder / one["task"])
     if not pairs:
-        pairs = [{"before": "", "after": "", "task": "", "reason": f"it has {len(releases)} releases, and needs two"}]
-    about = {"package": releases[0].package, "pairs": pairs}
+        pairs = [{"before": "", "after": "", "task": "", "reason": f"it has {len(releases[0])} releases, and needs two"}]
+    about = {"package": releases[0][0].package, "pairs": pairs}
     (folder / REPORT).write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -31,9 +31,9 @@ _BUILD_SECONDS, _LEAST_SECONDS, _SPARE = 120.0, 20.0, 4  # of CPU time: a run of
 _MAX_LINES, _MAX_PATCH_BYTES = 1000, 80 << 10  # of the golden patch, which a command has to hold
 _MAX_JUDGING, _MAX_NAMES, _MAX_TRACES = 200, 40, 3
 _MAX_TREE_BYTES = 20 << 20  # a terminal has 32 MB of files
-_VARIANTS, _ROUNDS = 3, 10  # of a test; to find them
+_VARIANTS, _ROUNDS = 3, 14  # of a test; to find them
 _KEPT = 12  # so many of the tests that passed before have variants, too
-_TEST_FILE = re.compile(r"test.*\.py|.*_tests?\.py")
+_TEST_FILE = re.compile(r"test.*\.py|.*_tests?\.py|.*Tests?\.py")
 _IMAGE = "python:3.11-bookworm"
 
 
@@ -59,22 +59,16 @@ class SoftwareTask:
 
 def suite_of(old: ReleaseTree, new: ReleaseTree, own: Mapping[str, bytes] | None = None) -> Suite:
     """Return the tests of a release over code: that of the release before, or other files in the package's place."""
-    tree = {path: data for path, data in old.files.items() if path not in old.own() and path not in old.tests()}
-    tree |= old.metadata() | new.tests() | (old.own() if own is None else dict(own))
-    files = tuple(sorted(path for path in new.tests() if path.endswith(".py") and "conftest" not in path))
-    files = tuple(
-        path for path in files if Path(path).name.startswith("test") or path.endswith(("_test.py", "_tests.py"))
-    )
+    package, tests = old.own(), new.tests()
+    gone = {*package, *old.tests()}
+    tree = {path: data for path, data in old.files.items() if path not in gone}
+    tree |= old.metadata() | tests | (package if own is None else dict(own))
+    files = tuple(sorted(path for path in tests if _TEST_FILE.fullmatch(Path(path).name)))
     return Suite(tree, tuple(dict.fromkeys((new.root, ""))), files, new.settings)
 
 
-def build(old: ReleaseTree, new: ReleaseTree) -> SoftwareTask:
-    """Make a task of two releases, the older one first.
-
-    Raises:
-        NoTask: with the reason, if they make none.
-        SandboxError: if the sandbox failed, and not the tests.
-    """
+def check(old: ReleaseTree, new: ReleaseTree) -> str:
+    """Return the golden patch of two releases; `NoTask` if they make no task, as far as reading shows."""
     try:
         if old.package != new.package:
             raise NoTask(f"the package is {', '.join(new.package)}, and was {', '.join(old.package)}")
@@ -92,6 +86,17 @@ def build(old: ReleaseTree, new: ReleaseTree) -> SoftwareTask:
         raise NoTask(f"its files have more than {_MAX_TREE_BYTES >> 20} MB")
     if not suite_of(old, new).files:
         raise NoTask("its source archive has no tests")
+    return patch
+
+
+def build(old: ReleaseTree, new: ReleaseTree) -> SoftwareTask:
+    """Make a task of two releases, the older one first.
+
+    Raises:
+        NoTask: with the reason, if they make none.
+        SandboxError: if the sandbox failed, and not the tests.
+    """
+    patch = check(old, new)
     hidden, texts = _sorted_out(old, new)
     name = f"{new.release.package}-{old.release.version}-{new.release.version}"
     made = SoftwareTask(name, old, new, _instructions(old, new, hidden, texts), hidden, patch)
@@ -136,13 +141,16 @@ def _why(outcomes: Outcomes) -> str:
     for name in outcomes.broken:
         found.setdefault(outcomes.texts.get(name, "").strip().rpartition("\n")[2].removeprefix("E").strip(), name)
     shown = [f"{text} ({name})" for text, name in list(found.items())[:3]]
-    return "; ".join(shown) or f"pytest ended with {outcomes.status!r} and {len(outcomes.by_id)} tests"
+    error = outcomes.error.strip().rpartition("\n")[2].removeprefix("E").strip()
+    told = f"pytest ended with {outcomes.status!r} and {len(outcomes.by_id)} tests" + (f": {error}" if error else "")
+    return "; ".join(shown) or told
 
 
 def _variants(after: Suite, judging: set[str], held: frozenset[str]) -> list[Variant]:
     """Find variants of the judging tests, and of some that passed before, which fail on the right code.
 
-    Where other values make some, these are all: an opposite assertion is easier to tell from the right one.
+    Where other values make some for all ids of a function, these are all: an opposite assertion is easier to tell from
+    the right one.
     """
     all_sites = sites_of(after.tree, sorted(judging | held))
     own = {site for site, ids in all_sites.items() if not judging.isdisjoint(ids)}
@@ -153,11 +161,12 @@ def _variants(after: Suite, judging: set[str], held: frozenset[str]) -> list[Var
         inner = {site.function: site for site in wanted if site.file == file}
         left |= {inner[name]: changes for name, changes in changes_of(after.tree[file], inner).items()}
     found: dict[Site, list[Variant]] = {site: [] for site in wanted}
+    without = {site: judging.intersection(all_sites[site]) or set(all_sites[site]) for site in wanted}
     for _ in range(_ROUNDS):
         tried = {
             site: Variant(site.file, *changes.pop(0)[:3], (), tuple(all_sites[site]))
             for site, changes in left.items()
-            if changes and len(found[site]) < _VARIANTS and (changes[0].plain or not found[site])
+            if changes and (without[site] or (len(found[site]) < _VARIANTS and changes[0].plain))
         }
         if not tried:
             break
@@ -167,6 +176,7 @@ def _variants(after: Suite, judging: set[str], held: frozenset[str]) -> list[Var
         for site, one in tried.items():
             if failed := tuple(name for name in one.touched if ended.get(name) == "failed"):
                 found[site].append(replace(one, ids=failed))
+                without[site].difference_update(failed)
     return [one for some in found.values() for one in some]
 
 

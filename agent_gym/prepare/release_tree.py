@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
-from collections.abc import Iterator, Mapping
-from configparser import ConfigParser
-from configparser import Error as ConfigParserError
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from email.parser import BytesHeaderParser
 from functools import cached_property
 from pathlib import PurePosixPath
 
-from agent_gym.errors import ConfigError
+from agent_gym.prepare.release_layout import package_of, read_ini, read_toml
 from agent_gym.prepare.releases import Release, normal
-from agent_gym.sandbox.suites import SETTINGS, TEST_FOLDERS, is_test
+from agent_gym.sandbox.suites import SETTINGS, is_test
 
-_BASES = ("src", "", "lib", "python")  # where packages lie in an archive
 _SECTIONS = {"tox.ini": "pytest", "setup.cfg": "tool:pytest"}
-_NO_PACKAGES = frozenset("docs doc examples example benchmarks benchmark scripts tools bin ci build dist".split())
-_CHANGELOG = re.compile(r"(?i)(changelog|changes|history|news|release[-_ ]?notes|whatsnew)(\.(md|rst|txt))?")
+_LOG = r"change[-_ ]?logs?|changes|(version |release )?history|news|releases?([-_ ]?notes)?|what'?s[-_ ]?new"
+_TEXTS = r"\.(md|markdown|rst|txt|adoc|asciidoc)"
+_CHANGELOG = re.compile(rf"(?i)(.*/)?({_LOG})(\.d|[-_]?v?\d[\w.]*)?(/.*{_TEXTS}|({_TEXTS})?)")
+_README = re.compile(rf"(?i)readme({_TEXTS})?")
+_HEADING = re.compile(rf"(?im)^[#=* ]*(the )?({_LOG})[ :#*=]*$")
 _MAX_ENTRY = 3000  # characters
 
 
@@ -38,26 +37,13 @@ class ReleaseTree:
 
         `ConfigError` if nothing says which they are.
         """
-        found = {base: sorted(_packages(self.files, base)) for base in _BASES}
-        name = normal(self.release.package).replace("-", "_")
-        named = [one for some in found.values() for one in some if _module(one).lower().replace("-", "_") == name]
-        told = [one for some in found.values() for one in some if _module(one) in self._told]
-        alone = next((some for some in found.values() if some), [])
-        if chosen := told or named or (alone if len(alone) == 1 else []):
-            root = PurePosixPath(chosen[0]).parent
-            return tuple(one for one in chosen if PurePosixPath(one).parent == root)
-        raise ConfigError(f"it does not say which of {', '.join(alone) or 'its files'} is the package")
+        return package_of(self.files, self.release.package)
 
     @property
     def root(self) -> str:
         """The folder from which the package is imported, "" for the archive's own."""
         parent = PurePosixPath(self.package[0]).parent.as_posix()
         return "" if parent == "." else parent
-
-    @cached_property
-    def _told(self) -> frozenset[str]:
-        names = (data for path, data in self.files.items() if path.endswith(".egg-info/top_level.txt"))
-        return frozenset(next(names, b"").decode("utf-8", "replace").split())
 
     def own(self) -> dict[str, bytes]:
         """Return the texts of the package without its tests; a binary file stays as it is in a task."""
@@ -74,16 +60,10 @@ class ReleaseTree:
         return next((name for name in SETTINGS if name in self.files and self._is_set(name)), "")
 
     def _is_set(self, name: str) -> bool:
-        text = self.files[name].decode("utf-8", "replace")
-        if name.endswith("pytest.ini"):
-            return True
-        with suppress(tomllib.TOMLDecodeError, ConfigParserError, AttributeError):
-            if name == "pyproject.toml":
-                return bool(tomllib.loads(text).get("tool", {}).get("pytest", {}).get("ini_options"))
-            parser = ConfigParser(interpolation=None)
-            parser.read_string(text)
-            return parser.has_section(_SECTIONS[name])
-        return False
+        data = self.files[name]
+        if name == "pyproject.toml":
+            return bool(read_toml(data).get("tool", {}).get("pytest"))
+        return name not in _SECTIONS or read_ini(data).has_section(_SECTIONS[name])
 
     @cached_property
     def licence(self) -> str:
@@ -102,41 +82,33 @@ class ReleaseTree:
         return {f"{self.root}/{name}".lstrip("/"): self.files["PKG-INFO"]}
 
 
-def _packages(files: Mapping[str, bytes], base: str) -> Iterator[str]:
-    """Yield the packages and modules in a folder of an archive."""
-    depth = len(PurePosixPath(base).parts)
-    found = {PurePosixPath(path) for path in files if path.startswith(f"{base}/" if base else "")}
-    for path in found:
-        inner = path.parts[depth:]
-        if len(inner) == 2 and inner[1] == "__init__.py" and inner[0] not in (_NO_PACKAGES | TEST_FOLDERS):
-            yield f"{path.parent.as_posix()}/"
-        elif len(inner) == 1 and path.suffix == ".py" and path.stem.isidentifier() and not is_test(path.name):
-            if path.stem not in ("setup", "noxfile", "tasks", "fabfile", "versioneer", "conf", "release"):
-                yield path.as_posix()
-
-
 def _is_text(data: bytes) -> bool:
     with suppress(UnicodeDecodeError):
         return "\0" not in data.decode()
     return False
 
 
-def _module(path: str) -> str:
-    return PurePosixPath(path).name.removesuffix(".py")
-
-
 def changelog_entry(old: ReleaseTree, new: ReleaseTree) -> str:
     """Return the lines that a release adds to the changelog, "" if there are none."""
     added: list[str] = []
     for path in sorted(new.files, key=lambda path: (path.count("/"), path)):
-        named = any(_CHANGELOG.fullmatch(part) for part in PurePosixPath(path).parts)
-        if not named or path.count("/") > 2 or is_test(path) or path.startswith(new.package):
+        if path.count("/") > 2 or is_test(path) or path.startswith(new.package):
             continue
-        before, after = (one.files.get(path, b"").decode("utf-8", "replace").splitlines() for one in (old, new))
+        before, after = (_changes_in(path, one.files.get(path, b"")).splitlines() for one in (old, new))
         lines = list(difflib.unified_diff(before, after, n=0, lineterm=""))[2:]
         added += [line[1:] for line in lines if line.startswith("+")]
     entry = "\n".join(added).strip()
     return entry if len(entry) <= _MAX_ENTRY else f"{entry[:_MAX_ENTRY].rstrip()}\n[... cut ...]"
+
+
+def _changes_in(path: str, data: bytes) -> str:
+    """Return the text of a changelog, or the part of a readme that is one; "" of other files."""
+    whole = _CHANGELOG.fullmatch(path)
+    if not whole and not _README.fullmatch(path):
+        return ""
+    text = data.decode("utf-8", "replace") if _is_text(data) else data.decode("latin-1")
+    begin = None if whole else _HEADING.search(text)
+    return text if whole else text[begin.end() :] if begin else ""
 
 
 def patch_of(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
@@ -147,12 +119,20 @@ def patch_of(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
             continue
         texts = [tree.get(path, b"").decode() for tree in (before, after)]
         old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in texts)  # as git counts lines
-        source = f"a/{path}" if path in before else "/dev/null"
-        target = f"b/{path}" if path in after else "/dev/null"
-        head = f"diff --git a/{path} b/{path}\n"
+        was, now = _quoted(f"a/{path}"), _quoted(f"b/{path}")
+        head = f"diff --git {was} {now}\n"
+        end = "\t" if " " in path else ""
+        source = was + end if path in before else "/dev/null"
+        target = now + end if path in after else "/dev/null"
         head += "new file mode 100644\n" if path not in before else ""
         head += "deleted file mode 100644\n" if path not in after else ""
         lines = difflib.unified_diff(old, new, source, target)
         shown = (line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
         parts.append(head + "".join(shown))
     return "".join(parts)
+
+
+def _quoted(path: str) -> str:
+    """Write a path as git does: in quotes if it has a control character, a quote or a backslash."""
+    escaped = re.sub(r'[\x00-\x1f"\\\x7f]', lambda found: f"\\{ord(found[0]):03o}", path)
+    return path if escaped == path else f'"{escaped}"'

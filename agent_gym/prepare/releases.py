@@ -183,7 +183,7 @@ def unpack(data: bytes, name: str) -> dict[str, bytes]:
     try:
         for path, size, read in _members(data):
             parts = PurePosixPath(path).parts
-            if len(parts) < 2 or parts[0] in ("/", "..") or ".." in parts or "\\" in path or "\0" in path:
+            if len(parts) < 2 or parts[0] in ("/", "..") or ".." in parts or re.search("[\\\\\0\ud800-\udfff]", path):
                 continue
             room -= size
             if size > MAX_FILE_BYTES or room < 0 or len(found) >= MAX_FILES:

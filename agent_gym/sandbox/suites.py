@@ -14,16 +14,19 @@ from agent_gym.sandbox.terminal import LIMITS, Files, pack, shared_terminals
 _RUN = Path(__file__).with_name("inside") / "pytest_run.py"
 _OUTPUT = 1 << 22  # bytes of a report
 _EMPTY: list[Files] = []
-SETTINGS = ("pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
+SETTINGS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 """The files in which pytest looks for its settings, in its order."""
 TEST_FOLDERS = frozenset({"tests", "test"})
+_FIRST_FOLDER = re.compile(r"testing|test_?suites?|unit_?tests?|t|tests?_\w+|\w+_tests?")  # in a package these are code
 _TEST_FILE = re.compile(r"(test_.*|.*_tests?|tests?|conftest)\.py")
 
 
 def is_test(path: str) -> bool:
     """Whether a file of a tree belongs to its tests: by its name, or a folder's."""
     parts = PurePosixPath(path).parts
-    return bool(TEST_FOLDERS.intersection(parts[:-1])) or _TEST_FILE.fullmatch(parts[-1]) is not None
+    if TEST_FOLDERS.intersection(parts[:-1]) or (len(parts) > 1 and _FIRST_FOLDER.fullmatch(parts[0])):
+        return True
+    return _TEST_FILE.fullmatch(parts[-1]) is not None
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class Outcomes:
     broken: Collection[str] = ()  # files that could not be collected
     seconds: float = 0.0  # of CPU time
     status: str = "ok"
+    error: str = ""  # that pytest wrote
 
     def passed(self) -> frozenset[str]:
         return frozenset(name for name, outcome in self.by_id.items() if outcome == "passed")
@@ -92,8 +96,10 @@ def _read(text: str, seconds: float, status: str) -> Outcomes:
     texts: dict[str, str] = {}
     broken: list[str] = []
     lines: list[str] = []
+    error = ""
     with suppress(ValueError, RecursionError, TypeError, KeyError):
-        lines = [str(line) for line in json.loads(text.strip().rpartition("\n")[2])["lines"]]
+        report = json.loads(text.strip().rpartition("\n")[2])
+        lines, error = [str(line) for line in report["lines"]], str(report["error"])
     for line in lines:
         try:
             name, phase, outcome, said = map(str, json.loads(line))
@@ -107,4 +113,4 @@ def _read(text: str, seconds: float, status: str) -> Outcomes:
             by_id[name] = outcome if by_id.get(name, "passed") == "passed" else by_id[name]
         elif outcome != "passed":
             by_id[name] = "skipped" if outcome == "skipped" else "error"
-    return Outcomes(by_id, texts, broken, seconds, status)
+    return Outcomes(by_id, texts, broken, seconds, status, error)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,7 @@ def main() -> None:
     paths = [_PYTEST, *(f"{_TREE}/{root}".rstrip("/") for root in settings["roots"])]
     if len(sys.argv) > 1:
         sys.exit(_pytest(settings, paths, int(sys.argv[1])))
-    with tempfile.TemporaryFile(dir="/tmp") as reports:
+    with tempfile.TemporaryFile(dir="/tmp") as reports, tempfile.TemporaryFile(dir="/tmp") as errors:
         words = [sys.executable, "-I", "-B", "/tests/run.py", str(reports.fileno())]
         code = subprocess.call(
             words,
@@ -36,11 +37,13 @@ def main() -> None:
             pass_fds=[reports.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=errors,
         )
         reports.seek(0)
         lines = reports.read().decode("utf-8", "replace").splitlines()
-    print(json.dumps({"code": code, "lines": lines}))
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TEXT))
+        error = errors.read().decode("utf-8", "replace")
+    print(json.dumps({"code": code, "lines": lines, "error": error}))
 
 
 def _pytest(settings: dict[str, Any], paths: list[str], descriptor: int) -> int:
@@ -48,7 +51,12 @@ def _pytest(settings: dict[str, Any], paths: list[str], descriptor: int) -> int:
     import pytest
 
     os.set_inheritable(descriptor, False)
-    options = ["-p", "no:cacheprovider", "-c", settings["config"] or "/dev/null", f"--rootdir={_TREE}"]
+    config = settings["config"] or "/dev/null"
+    with open(config, encoding="utf-8", errors="replace") as file:
+        # Alone of addopts: the others may need plugins that are not here.
+        found = re.search(r"--import-mode[= \"',]+(prepend|append|importlib)", file.read())
+    options = [f"--import-mode={found[1]}"] if found else []
+    options += ["-p", "no:cacheprovider", "-c", config, f"--rootdir={_TREE}"]
     options += [
         f"--confcutdir={_TREE}",
         "-o",
