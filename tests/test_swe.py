@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from swe_tools import made_env, release_files, shared_folder, shared_task, write_archive
+from swe_tools import ENV_ID, made_env, release_files, shared_folder, shared_task, write_archive
 
+import agent_gym
 from agent_gym.cli.main import main
 from agent_gym.errors import ConfigError
 from agent_gym.prepare import Options, prepare
 from agent_gym.prepare.release_builder import split_of
 from agent_gym.prepare.release_tree import ReleaseTree, changelog_entry, patch_of
 from agent_gym.prepare.releases import Release, in_folders, release_of, unpack
+from agent_gym.prepare.run import env_kwargs
 from agent_gym.prepare.variants import Site, changes_of, sites_of
 from agent_gym.sandbox import verdicts
 from agent_gym.sandbox.verdicts import Hidden, Variant
@@ -166,11 +168,13 @@ def test_a_changelog_is_found_in_its_usual_places() -> None:
     entry = b"1.1\n- New things, by Zo\xeb.\n"
 
     def told(path: str, before: bytes = b"", after: bytes = b"") -> str:
-        old = {"thing.py": b"", path: before + b"1.0\n" + after}
-        new = {"thing.py": b"", path: before + entry + b"1.0\n" + after}
-        return changelog_entry(ReleaseTree(Release("thing", "1.0", ""), old), ReleaseTree(Release("thing", "1.1", ""), new))
+        texts = {"1.0": before + b"1.0\n" + after, "1.1": before + entry + b"1.0\n" + after}
+        trees = [ReleaseTree(Release("thing", name, ""), {"thing.py": b"", path: text}) for name, text in texts.items()]
+        return changelog_entry(*trees)
 
-    places = "CHANGES HISTORY.rst NEWS.md CHANGELOG.txt ChangeLog RELEASES.md docs/changelog.rst docs/release-notes/1.1.md "
+    places = (
+        "CHANGES HISTORY.rst NEWS.md CHANGELOG.txt ChangeLog RELEASES.md docs/changelog.rst docs/release-notes/1.md"
+    )
     for path in f"{places} CHANGE_LOG.markdown docs/whats_new.rst changelog.d/12.bugfix.md CHANGES-1.x.adoc".split():
         assert told(path) == "1.1\n- New things, by Zo\xeb.", path
     assert told("README.rst") == told("docs/usage.rst") == told("tests/changes.txt") == told("news.py") == ""
@@ -182,7 +186,7 @@ def test_real_packages_have_settings_and_files_of_every_kind(tmp_path: Path) -> 
     old, new = release_files(False), release_files(True)
     moved = {path.replace("tests/", "src/wordlets/tests/"): text for path, text in new.items()}
     twice = {**new, "tests/a/test_same.py": "def test_a(): pass\n", "tests/b/test_same.py": "def test_b(): pass\n"}
-    import_mode = {"pyproject.toml": "[project]\nname = 'wordlets'\n", "tox.ini": "[pytest]\naddopts = --import-mode=importlib\n"}
+    import_mode = {"pyproject.toml": "", "tox.ini": "[pytest]\naddopts = --import-mode=importlib\n"}
     spaced = {**new, "src/wordlets/my data.txt": "1\n2\n"}
     plugin = {**new, "tests/conftest.py": "pytest_plugins = ['not_here']\n"}
     latin = {**new, "src/wordlets/latin.py": "# -*- coding: latin-1 -*-\nname = 'Zo\xeb'\n", "ABOUT": "Zo\xeb"}
@@ -265,6 +269,25 @@ def test_options_that_mean_nothing_are_refused(tmp_path: Path, capsys: pytest.Ca
     write_archive(tmp_path, "1.0", {"a.py": ""})
     with pytest.raises(ConfigError, match="no source archive is given of tomlkit; there are wordlets"):
         prepare("swe", source=[str(tmp_path)], output=tmp_path / "made", options=Options(packages=("tomlkit",)))
+
+
+def test_a_function_whose_body_is_taken_out_makes_a_task(made: Path, tmp_path: Path) -> None:
+    prepared = prepare("swe-functions", source=[str(made.parent / "archives")], output=tmp_path / "made")
+    kwargs = env_kwargs(prepared)
+    tasks = {path.parents[1].name: json.loads(path.read_text()) for path in Path(kwargs["data"]).rglob("swe.json")}
+    assert set(tasks) == {"wordlets-1.1-counts", "wordlets-1.1-longest"}
+    names = ["test_longest", "test_longest_of_nothing"]
+    assert tasks["wordlets-1.1-longest"]["hidden"]["fail_to_pass"] == [f"tests/test_wordlets.py::{n}" for n in names]
+    env = agent_gym.make(ENV_ID, **kwargs)
+    text, _ = env.reset(seed=0, options={"task": {"name": "wordlets-1.1-longest"}})
+    head = 'def longest(text):\n    """Return the longest word, the first of several."""\n    raise NotImplementedError'
+    assert head in text and all(name in text for name in names)
+    assert "max(" not in call(env, "bash", command="cat src/wordlets/__init__.py")[0]
+    env.reset(seed=0, options={"task": {"name": "wordlets-1.1-longest"}})
+    env.step(env.expert_action())
+    assert env.step(env.expert_action())[1] == 1.0
+    with pytest.raises(ConfigError, match="of level 'names'; use level='function'"):
+        agent_gym.make(ENV_ID, data=kwargs["data"])
 
 
 # How it plays.
@@ -351,7 +374,7 @@ def test_the_end_of_the_turns_or_of_the_time_runs_the_tests(task: Path) -> None:
 
 def test_settings_and_damage_are_told(task: Path, tmp_path: Path) -> None:
     for settings, words in (
-        ({"level": "hints"}, "level is 'hints'; it must be one of names, changelog, traceback"),
+        ({"level": "hints"}, "level is 'hints'; it must be one of names, changelog, traceback, function"),
         ({"seconds": 0}, "seconds is 0; it must be a number above 0"),
         ({"max_output_chars": 5}, "max_output_chars"),
     ):
@@ -377,9 +400,11 @@ def test_lots_give_each_judging_test_both_sides_in_the_first_two_runs() -> None:
     seen = set()
     for seed in range(50):
         drawn = [{one.ids[0] for one in run} for run in verdicts._draw(hidden, 4, random.Random(seed))]
-        assert (drawn[0] ^ drawn[1]) - {"t.py::c"} == {"t.py::a", "t.py::b"} and "t.py::c" in drawn[0]
+        assert drawn[0] ^ drawn[1] == {"t.py::a", "t.py::b", "t.py::c"} and len(drawn) == 5
         seen.add(tuple(map(frozenset, drawn)))
-    assert len(seen) > 20
+    assert len(seen) > 40
+    alone = Hidden(("t.py::a",), (), tuple(variants[:1]), 20.0)
+    assert len(verdicts._draw(alone, 4, random.Random(0))) == 13, "a guess would be right in 1 of 8"
 
 
 # Real packages, where AGENT_GYM_SWE_TASKS names a folder of tasks that `agent-gym prepare swe` made of them.

@@ -154,7 +154,7 @@ def release_pieces(releases: Releases, options: Options, paths: Sequence[Path] =
             there = [local[name]] if name in local else None
             found = there or release_builder.releases_of(name, listed.get(name), options.pairs)
             aside = folder / DOWNLOADS / name
-            release_builder.build_package(found, aside, progress)
+            release_builder.build_package(found, aside, progress, releases.functions)
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             files.replace(aside, folder / path)
 

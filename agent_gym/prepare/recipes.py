@@ -73,11 +73,13 @@ class Built:
 
 @dataclass(frozen=True)
 class Releases:
-    """Tasks made of consecutive releases of packages."""
+    """Tasks made of releases of packages."""
 
     folder: str  # the tasks, below the prepared folder
     packages: str  # the file of this package that names them, with the checksums of their archives
     local: str  # the look of a local copy, for messages
+    functions: int = 0  # so many of a package, each a task; 0 makes tasks of consecutive releases
+    level: str = "names"  # of the environment that plays them
 
 
 @dataclass(frozen=True)

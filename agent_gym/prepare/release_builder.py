@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.errors import ConfigError
-from agent_gym.prepare.release_tasks import NoTask, build, write
+from agent_gym.prepare.release_functions import function_tasks
+from agent_gym.prepare.release_tasks import NoTask, SoftwareTask, build, write
 from agent_gym.prepare.release_tree import ReleaseTree
 from agent_gym.prepare.releases import Release, fetch, normal, on_index, unpack
 from agent_gym.sandbox.terminal import pytest_is_here, shared_terminals
@@ -53,8 +54,14 @@ def releases_of(package: str, listed: Sequence[Mapping[str, str]] | None, pairs:
     return [[by_version[version]._replace(sha256=digest) for version, digest in one.items()] for one in listed]
 
 
-def build_package(releases: Sequence[Sequence[Release]], folder: Path, progress: bool) -> None:
-    """Make the tasks of a package's consecutive releases, in one series or more, and report.json with all pairs.
+def build_package(releases: Sequence[Sequence[Release]], folder: Path, progress: bool, functions: int = 0) -> None:
+    """Make the tasks of a package, a folder each, and report.json with all pairs.
+
+    Args:
+        releases: series of consecutive ones: two of them are a pair.
+        folder: of the tasks.
+        progress: whether each result is printed.
+        functions: so many tasks of one function of the newest release, instead of pairs.
 
     Raises:
         ConfigError: if an archive cannot be fetched or has another checksum, or nothing can be tested here.
@@ -65,37 +72,55 @@ def build_package(releases: Sequence[Sequence[Release]], folder: Path, progress:
         raise ConfigError("the tests of packages need pytest, which is not installed; run: pip install pytest")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    newest = max((one for series in releases for one in series), key=lambda one: one.rank)
+    built = _functions(newest, functions) if functions else (one for series in releases for one in _built(series))
     pairs = []
-    for old, new, one in (one for series in releases for one in _built(series)):
-        pairs.append({"before": old.version, "after": new.version, **one})
+    for one, task in built:
+        pairs.append(one)
         if progress:
-            words = f"{one['task']}" if one["task"] else f"no task: {one['reason']}"
-            print(f"agent-gym: {new.package} {old.version} -> {new.version}: {words}", file=sys.stderr, flush=True)
-        if "made" in one:
-            write(pairs[-1].pop("made"), folder / one["task"])
+            words = one["task"] or f"no task: {one['reason']}"
+            print(f"agent-gym: {newest.package} {_versions(one)}: {words}", file=sys.stderr, flush=True)
+        if task:
+            write(task, folder / task.name)
     if not pairs:
-        pairs = [{"before": "", "after": "", "task": "", "reason": f"it has {len(releases[0])} releases, and needs two"}]
-    about = {"package": releases[0][0].package, "pairs": pairs}
+        pairs = [_pair("", "", f"it has {len(releases[0])} releases, and needs two")]
+    about = {"package": newest.package, "pairs": pairs}
     (folder / REPORT).write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _built(releases: Sequence[Release]) -> Iterator[tuple[Release, Release, dict[str, Any]]]:
+def _pair(before: str, after: str, reason: str = "", task: str = "") -> dict[str, str]:
+    return {"before": before, "after": after, "task": task, "reason": reason}
+
+
+def _versions(pair: Mapping[str, str]) -> str:
+    return " -> ".join(filter(None, (pair["before"], pair["after"])))
+
+
+def _built(releases: Sequence[Release]) -> Iterator[tuple[dict[str, str], SoftwareTask | None]]:
     trees: dict[Release, ReleaseTree] = {}
     for old, new in pairwise(releases):
         try:
-            if new.package in _PYTEST:
-                raise NoTask("pytest itself needs the package, so that its tests would run on pytest's copy")
             for one in (old, new):
                 if one not in trees:
                     trees[one] = _tree(one)
             made = build(trees[old], trees[new])
-            yield old, new, {"task": made.name, "reason": "", "made": made}
+            yield _pair(old.version, new.version, task=made.name), made
         except NoTask as reason:
-            yield old, new, {"task": "", "reason": str(reason)}
+            yield _pair(old.version, new.version, str(reason)), None
         trees.pop(old, None)
 
 
+def _functions(newest: Release, count: int) -> Iterator[tuple[dict[str, str], SoftwareTask | None]]:
+    try:
+        for made in function_tasks(_tree(newest), count):
+            yield _pair("", newest.version, task=made.name), made
+    except NoTask as reason:
+        yield _pair("", newest.version, str(reason)), None
+
+
 def _tree(release: Release) -> ReleaseTree:
+    if release.package in _PYTEST:
+        raise NoTask("pytest itself needs the package, so that its tests would run on pytest's copy")
     data = fetch(release)
     digest = hashlib.sha256(data).hexdigest()
     try:
@@ -114,5 +139,5 @@ def report_lines(folder: Path, pieces: Mapping[str, Any]) -> Iterator[str]:
         for pair in read["pairs"]:
             tasks += bool(pair["task"])
             if not pair["task"]:
-                yield f"no task: {read['package']} {pair['before']} -> {pair['after']}: {pair['reason']}"
+                yield f"no task: {read['package']} {_versions(pair)}: {pair['reason']}"
     yield f"{tasks} tasks"

@@ -14,7 +14,7 @@ import json
 import re
 import shlex
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,8 +26,9 @@ from agent_gym.sandbox.verdicts import Hidden, Variant, changed, judge
 
 LEVELS = ("names", "changelog", "traceback")
 FOLDER = "/app"
-_RUNS = 3
-_BUILD_SECONDS, _LEAST_SECONDS, _SPARE = 120.0, 20.0, 4  # of CPU time: a run of the build, of a verdict, its reserve
+RUNS = 3
+BUILD_SECONDS = 120.0  # of CPU time, of a run
+_LEAST_SECONDS, _SPARE = 20.0, 4  # of a verdict's run: at least, times the longest run of the build
 _MAX_LINES, _MAX_PATCH_BYTES = 1000, 80 << 10  # of the golden patch, which a command has to hold
 _MAX_JUDGING, _MAX_NAMES, _MAX_TRACES = 200, 40, 3
 _MAX_TREE_BYTES = 20 << 20  # a terminal has 32 MB of files
@@ -108,16 +109,16 @@ def build(old: ReleaseTree, new: ReleaseTree) -> SoftwareTask:
 def _sorted_out(old: ReleaseTree, new: ReleaseTree) -> tuple[Hidden, Mapping[str, str]]:
     """Find the tests of both kinds, their variants, and the texts of failures on the old code."""
     before, after = suite_of(old, new), suite_of(old, new, new.own())
-    golden = [run_suite(after, seconds=_BUILD_SECONDS)]
+    golden = [run_suite(after, seconds=BUILD_SECONDS)]
     if not (passed := golden[0].passed()):
-        raise NoTask(f"no test passes: {_why(golden[0])}")
-    empty = [run_suite(before, passed, seconds=_BUILD_SECONDS, texts=True)]
+        raise NoTask(f"no test passes: {why(golden[0])}")
+    empty = [run_suite(before, passed, seconds=BUILD_SECONDS, texts=True)]
     if not passed - empty[0].passed():
-        broken = f"; {_why(golden[0])}" if golden[0].broken else ""
+        broken = f"; {why(golden[0])}" if golden[0].broken else ""
         raise NoTask(f"no test fails before and passes after{broken}")
-    golden += [run_suite(after, passed, seconds=_BUILD_SECONDS) for _ in range(_RUNS - 1)]
+    golden += [run_suite(after, passed, seconds=BUILD_SECONDS) for _ in range(RUNS - 1)]
     failing = passed - empty[0].passed()
-    empty += [run_suite(before, failing, seconds=_BUILD_SECONDS) for _ in range(_RUNS - 1)]
+    empty += [run_suite(before, failing, seconds=BUILD_SECONDS) for _ in range(RUNS - 1)]
     always = passed.intersection(*(one.passed() for one in golden))
     held = always & empty[0].passed()
     judging = {
@@ -127,15 +128,19 @@ def _sorted_out(old: ReleaseTree, new: ReleaseTree) -> tuple[Hidden, Mapping[str
         raise NoTask("no test fails before in three of three runs and passes after in three of three")
     if len(judging) > _MAX_JUDGING:
         raise NoTask(f"{len(judging)} tests fail before and pass after, at most {_MAX_JUDGING} are a task")
-    seconds = max(_LEAST_SECONDS, _SPARE * max(one.seconds for one in golden))
-    variants = _variants(after, judging, held)
+    variants = variants_of(after, judging, held)
     without = judging - {name for one in variants for name in one.ids}
     if without:
         raise NoTask(f"no variant of {sorted(without)[0]} fails on the right code")
-    return Hidden(tuple(sorted(judging)), tuple(sorted(held)), tuple(variants), seconds), empty[0].texts
+    return Hidden(tuple(sorted(judging)), tuple(sorted(held)), tuple(variants), limit_of(golden)), empty[0].texts
 
 
-def _why(outcomes: Outcomes) -> str:
+def limit_of(golden: Sequence[Outcomes]) -> float:
+    """Return the CPU seconds that a run of a verdict may take."""
+    return max(_LEAST_SECONDS, _SPARE * max(one.seconds for one in golden))
+
+
+def why(outcomes: Outcomes) -> str:
     """Say why tests do not run: the last line of each kind of failure, with a file that has it."""
     found: dict[str, str] = {}
     for name in outcomes.broken:
@@ -146,7 +151,7 @@ def _why(outcomes: Outcomes) -> str:
     return "; ".join(shown) or told
 
 
-def _variants(after: Suite, judging: set[str], held: frozenset[str]) -> list[Variant]:
+def variants_of(after: Suite, judging: set[str], held: frozenset[str]) -> list[Variant]:
     """Find variants of the judging tests, and of some that passed before, which fail on the right code.
 
     Where other values make some for all ids of a function, these are all: an opposite assertion is easier to tell from
@@ -172,7 +177,7 @@ def _variants(after: Suite, judging: set[str], held: frozenset[str]) -> list[Var
             break
         suite = replace(after, tree=changed(after.tree, list(tried.values())))
         names = [name for one in tried.values() for name in one.touched]
-        ended = run_suite(suite, names, seconds=_BUILD_SECONDS).by_id
+        ended = run_suite(suite, names, seconds=BUILD_SECONDS).by_id
         for site, one in tried.items():
             if failed := tuple(name for name in one.touched if ended.get(name) == "failed"):
                 found[site].append(replace(one, ids=failed))
@@ -218,7 +223,7 @@ def write(task: SoftwareTask, folder: Path) -> None:
     place, seconds = f"{FOLDER}/{new.root}".rstrip("/"), task.hidden.seconds
     words = [f"-c {FOLDER}/{new.settings}" if new.settings else "-c /dev/null", "-o addopts= -p no:cacheprovider"]
     texts: dict[str, str | bytes] = {
-        "instruction.md": task.instructions["names"] + "\n",
+        "instruction.md": next(iter(task.instructions.values())) + "\n",
         "task.toml": 'version = "1.0"\n\n[metadata]\n'
         + "".join(f"{name} = {json.dumps(value)}\n" for name, value in about.items())
         + f"\n[agent]\ntimeout_sec = 600.0\n\n[verifier]\ntimeout_sec = {seconds}\n"

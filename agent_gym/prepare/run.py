@@ -194,6 +194,8 @@ def env_kwargs(prepared: Prepared) -> dict[str, Any]:
     for argument, path in dict.fromkeys(tuple(piece["argument"]) for piece in prepared.pieces.values()):
         paths.setdefault(argument, []).append(str(prepared.folder / path))
     kwargs: dict[str, Any] = {argument: some[0] if len(some) == 1 else some for argument, some in paths.items()}
+    if prepared.recipe.releases and (level := prepared.recipe.releases.level) != "names":
+        kwargs["level"] = level
     splits = _splits(prepared)
     if splits and "train" not in splits:  # else an environment begins with train
         kwargs["split"] = splits[0]

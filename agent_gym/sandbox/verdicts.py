@@ -13,6 +13,7 @@ only for the inputs of the tests.
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,8 @@ from typing import Any
 from agent_gym.sandbox.suites import Outcomes, Suite, run_suite
 
 RUNS = 4
-_KEPT_VARIANTS = 6  # of the tests that passed before, in one run
+_KEPT_FUNCTIONS = 6  # with tests that passed before, and variants
+_BITS = 12  # that a forger has to guess
 
 
 @dataclass(frozen=True)
@@ -86,13 +88,14 @@ def judge(suite: Suite, hidden: Hidden, *, runs: int = RUNS, lots: random.Random
     Args:
         suite: the code to be judged, with the tests.
         hidden: the task's tests.
-        runs: how many runs there are, two at least.
+        runs: how many runs there are at least, two or more.
         lots: which variants a run has; by default nobody can know them before.
 
     Raises:
         SandboxError: if the sandbox failed, and not the tests.
     """
     drawn = _draw(hidden, runs, lots or secrets.SystemRandom())
+    runs = len(drawn)
     judging = set(hidden.fail_to_pass)
     kept = {name for variants in drawn for one in variants for name in one.touched} - judging
 
@@ -122,20 +125,23 @@ def judge(suite: Suite, hidden: Hidden, *, runs: int = RUNS, lots: random.Random
     return SuiteVerdict(solved, share(hidden.fail_to_pass), share(hidden.pass_to_pass), forged, seconds)
 
 
-def _draw(hidden: Hidden, runs: int, lots: random.Random) -> list[list[Variant]]:
-    """Draw the variants of each run; a judging test is a variant in one of the first two runs, itself in the other."""
+def _draw(hidden: Hidden, least: int, lots: random.Random) -> list[list[Variant]]:
+    """Draw the variants of each run: each function is a variant in one of the first two runs, and itself in the other.
+
+    There are so many runs that a guess, for each function in each run, is right in 1 of 2^12 at most.
+    """
     of: dict[tuple[str, ...], list[Variant]] = {}
     for one in hidden.variants:
         of.setdefault(one.touched, []).append(one)
     judging = {touched for touched in of if not set(hidden.fail_to_pass).isdisjoint(touched)}
+    others = sorted(of.keys() - judging)
+    functions = [*sorted(judging), *lots.sample(others, min(_KEPT_FUNCTIONS, len(others)))]
+    runs = max(least, 1 + math.ceil(_BITS / max(1, len(functions)))) if functions else least
     drawn: list[list[Variant]] = [[] for _ in range(runs)]
-    for function in sorted(judging):
+    for function in functions:
         first = lots.random() < 0.5
         sides = [first, not first, *(lots.random() < 0.5 for _ in range(runs - 2))]
-        for number, side in enumerate(sides):
+        for variants, side in zip(drawn, sides, strict=True):
             if side:
-                drawn[number].append(lots.choice(of[function]))
-    others = sorted(of.keys() - judging)
-    for function in lots.sample(others, min(_KEPT_VARIANTS, len(others))):
-        drawn[0].append(lots.choice(of[function]))
+                variants.append(lots.choice(of[function]))
     return drawn

@@ -21,7 +21,7 @@ from agent_gym.sandbox.verdicts import Hidden
 from agent_gym.untrusted import read_json
 
 FOLDER = "/app"
-LEVELS = ("names", "changelog", "traceback")
+LEVELS = ("names", "changelog", "traceback", "function")
 _FACTS = "tests/swe.json"
 _CURE = "run: agent-gym prepare swe"
 _SHAPE = {"name": str, "package": str, "own": [str], "root": str, "config": str, "files": [str]}
@@ -42,7 +42,8 @@ def open_tasks(data: str | Path | None, level: str) -> tuple[dict[str, list[dict
     """Return the tasks by split, as rows with their name, the same on every machine, and their folders by name.
 
     Args:
-        data: a folder of tasks, at any depth, or with one such folder per split; None is that of `prepare swe`.
+        data: a folder of tasks, at any depth, or with one such folder per split; None is that of `prepare swe`, or of
+            `prepare swe-functions` for the level "function".
         level: of the instruction. Tasks that have none of this level are left out, with a warning that counts them.
 
     Raises:
@@ -50,11 +51,13 @@ def open_tasks(data: str | Path | None, level: str) -> tuple[dict[str, list[dict
     """
     if level not in LEVELS:
         raise ConfigError(f"level is {level!r:.80}; it must be one of {', '.join(LEVELS)}")
-    folder = cache_folder() / "swe" / "tasks" if data is None else Path(data).expanduser()
+    name = "swe-functions" if level == "function" else "swe"
+    folder = cache_folder() / name / "tasks" if data is None else Path(data).expanduser()
     splits = {split: _find(folder / split) for split in SPLIT_NAMES if (folder / split).is_dir()}
     splits = {split: found for split, found in splits.items() if found} or {"train": _find(folder)}
     if not any(splits.values()):
-        raise ConfigError(f"no tasks of software are in {str(folder)!r}; data is a folder of them, or {_CURE}")
+        cure = f"data is a folder of them, or run: agent-gym prepare {name}"
+        raise ConfigError(f"no tasks of software are in {str(folder)!r}; {cure}")
     rows: dict[str, list[dict[str, str]]] = {}
     folders: dict[str, Path] = {}
     for split, paths in splits.items():
@@ -64,7 +67,9 @@ def open_tasks(data: str | Path | None, level: str) -> tuple[dict[str, list[dict
             folders |= {str(_facts(path)["name"]): path for path in told}
     without = sum(map(len, splits.values())) - sum(map(len, rows.values()))
     if not rows:
-        raise ConfigError(f"no task in {str(folder)!r} has an instruction of level {level!r}; use level='names'")
+        known = {one for paths in splits.values() for path in paths for one in _facts(path)["instructions"]}
+        cure = f"use level={' or '.join(map(repr, sorted(known)))}"
+        raise ConfigError(f"no task in {str(folder)!r} has an instruction of level {level!r}; {cure}")
     if without:
         warnings.warn(f"{without} tasks have no instruction of level {level!r}, and are left out", stacklevel=2)
     return rows, folders

@@ -1,0 +1,153 @@
+"""Tasks of one function: a release in which the body of one is taken out, judged by the tests that fail without it.
+
+They are the easy end of the tasks of software, and need no release before. Functions with a docstring come first.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+from agent_gym.errors import ConfigError
+from agent_gym.prepare.release_tasks import (
+    BUILD_SECONDS,
+    RUNS,
+    NoTask,
+    SoftwareTask,
+    limit_of,
+    suite_of,
+    variants_of,
+    why,
+)
+from agent_gym.prepare.release_tree import ReleaseTree, patch_of
+from agent_gym.sandbox.suites import Suite, run_suite
+from agent_gym.sandbox.verdicts import Hidden, judge
+
+LEVEL = "function"
+_LINES = range(1, 31)  # of a body
+_MAX_JUDGING, _MAX_SHOWN = 40, 20
+_MAX_SECONDS = 15.0  # of CPU time for all tests: each function needs several runs of them
+_TRIED = 3  # times as many functions as tasks are wanted
+
+
+class Function(NamedTuple):
+    """A function of a package, and the bytes of its body without the docstring."""
+
+    file: str
+    name: str  # "load" or "Version.bump"
+    begin: int
+    end: int
+    indent: str
+    head: str  # the lines before the body
+
+
+def functions_of(tree: ReleaseTree) -> list[Function]:
+    """Return the functions that the tests name: first with a docstring, then others, in the order of their hashes."""
+    words = set(re.findall(rb"\w+", b" ".join(tree.tests().values())))
+    found: dict[str, list[Function]] = {}
+    for path, data in tree.own().items():
+        if path.endswith(".py"):
+            for one in _functions(path, data):
+                if one.name.rpartition(".")[2].encode() in words:
+                    found.setdefault(one.name, []).append(one)
+    alone = [some[0] for some in found.values() if len(some) == 1 and not _is_elsewhere(tree, some[0])]
+    return sorted(alone, key=lambda one: ('"""' not in one.head, hashlib.sha256(one.name.encode()).digest()))
+
+
+def _functions(path: str, source: bytes) -> Iterator[Function]:
+    lines = source.splitlines(keepends=True)
+    body: list[ast.stmt] = []
+    with suppress(SyntaxError, ValueError, RecursionError):
+        body = ast.parse(source).body
+    inner = [("", body), *((f"{node.name}.", node.body) for node in body if isinstance(node, ast.ClassDef))]
+    for place, node in ((place, node) for place, nodes in inner for node in nodes):
+        if not isinstance(node, ast.FunctionDef) or node.name.startswith("_") or not node.end_lineno:
+            continue
+        has_doc = ast.get_docstring(node, clean=False) is not None
+        rest = node.body[has_doc:]
+        first = (node.body[0].end_lineno or 0) + 1 if has_doc else node.body[0].lineno
+        if not rest or first <= node.lineno or node.end_lineno - first + 1 not in _LINES:
+            continue
+        if isinstance(rest[0], ast.FunctionDef | ast.ClassDef) and not has_doc:
+            continue  # whose decorators begin before it
+        begin, end = (sum(map(len, lines[:at])) for at in (first - 1, node.end_lineno))
+        indent = b" " * rest[0].col_offset
+        if lines[rest[0].lineno - 1].startswith(indent):
+            head = b"".join(lines[node.lineno - 1 : first - 1]).decode("utf-8", "replace")
+            yield Function(path, place + node.name, begin, end, indent.decode(), head)
+
+
+def _is_elsewhere(tree: ReleaseTree, function: Function) -> bool:
+    """Whether another file has the same body, such as a copy that the package was built from."""
+    body = tree.files[function.file][function.begin : function.end].strip()
+    return any(body in data for path, data in tree.files.items() if path != function.file)
+
+
+def without(tree: ReleaseTree, function: Function) -> ReleaseTree:
+    """Return a release with a body taken out."""
+    source = tree.files[function.file]
+    blank = f"{function.indent}raise NotImplementedError\n".encode()
+    changed = source[: function.begin] + blank + source[function.end :]
+    return replace(tree, files={**tree.files, function.file: changed})
+
+
+def function_tasks(tree: ReleaseTree, count: int) -> list[SoftwareTask]:
+    """Make at most `count` tasks of a release; `NoTask` with the reason if none can be.
+
+    Raises:
+        SandboxError: if the sandbox failed, and not the tests.
+    """
+    try:
+        suite, functions = suite_of(tree, tree), functions_of(tree)
+    except ConfigError as error:
+        raise NoTask(str(error)) from None
+    golden = [run_suite(suite, seconds=BUILD_SECONDS)]
+    if not golden[0].passed():
+        raise NoTask(f"no test passes: {why(golden[0])}")
+    if golden[0].seconds > _MAX_SECONDS:
+        raise NoTask(f"its tests take {golden[0].seconds:.0f} CPU seconds, at most {_MAX_SECONDS:.0f} make such tasks")
+    golden += [run_suite(suite, golden[0].passed(), seconds=BUILD_SECONDS) for _ in range(RUNS - 1)]
+    always = golden[0].passed().intersection(*(one.passed() for one in golden))
+    judging: dict[Function, set[str]] = {}
+    for function in functions[: _TRIED * count]:
+        if len(judging) < count and (failing := _failing(suite_of(without(tree, function), tree), always)):
+            judging[function] = failing
+    union = set[str]().union(*judging.values())
+    variants = tuple(variants_of(suite, union, always - union)) if union else ()
+    covered = {name for one in variants for name in one.ids}
+    made = []
+    for function, names in judging.items():
+        hidden = Hidden(tuple(sorted(names)), tuple(sorted(always - names)), variants, limit_of(golden))
+        if names <= covered and judge(suite, hidden).solved:
+            made.append(_task(tree, function, hidden))
+    if not made:
+        raise NoTask("no function of it is alone in what few tests need")
+    return made
+
+
+def _failing(blank: Suite, always: frozenset[str]) -> set[str]:
+    """Return the tests that fail without a function in each run; none if they are too many, or not these each time."""
+    first = always - run_suite(blank, always, seconds=BUILD_SECONDS).passed()
+    if not 0 < len(first) <= _MAX_JUDGING:
+        return set()
+    again = [run_suite(blank, first, seconds=BUILD_SECONDS).by_id for _ in range(RUNS - 1)]
+    failed = {name for name in first if all(ended.get(name) in ("failed", "error") for ended in again)}
+    return failed if failed == first else set()
+
+
+def _task(tree: ReleaseTree, function: Function, hidden: Hidden) -> SoftwareTask:
+    old, release = without(tree, function), tree.release
+    listed = "\n".join(f"- {name}" for name in hidden.fail_to_pass[:_MAX_SHOWN])
+    text = (
+        f"The current folder holds the source of {release.package} {release.version}, in which the body of "
+        f"`{function.name}` in {function.file} is taken out. Write it. Only changes of {' and '.join(tree.package)} "
+        f"count; tests that are not here decide.\n\n```python\n{function.head}{function.indent}raise "
+        f"NotImplementedError\n```\n\nThese tests fail, and have to pass:\n\n{listed}"
+    )
+    name = f"{release.package}-{release.version}-{function.name.replace('.', '-')}"
+    return SoftwareTask(name, old, tree, {LEVEL: text}, hidden, patch_of(old.own(), tree.own()))
