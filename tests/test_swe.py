@@ -157,8 +157,7 @@ def test_the_package_is_found_in_every_layout() -> None:
     }
     for text, package in settings.items():
         assert ReleaseTree(Release("Thing", "1", ""), {**two, "pyproject.toml": text.encode()}).package == (package,)
-    for name, text in {"x.egg-info/top_level.txt": b"b\n", "setup.cfg": b"[options]\npackages =\n    b\n"}.items():
-        assert ReleaseTree(Release("Thing", "1", ""), {**two, name: text}).package == ("b/",)
+    assert ReleaseTree(Release("Thing", "1", ""), {**two, "x.egg-info/top_level.txt": b"b\n"}).package == ("b/",)
     assert ReleaseTree(Release("ns.part", "1", ""), {"src/ns/part/__init__.py": b""}).package == ("src/ns/",)
     with pytest.raises(ConfigError, match="it does not say which of a/, b/ is the package"):
         _ = ReleaseTree(Release("Thing", "1", ""), {"a/__init__.py": b"", "b/__init__.py": b""}).package

@@ -8,24 +8,15 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 from agent_gym.errors import ConfigError
-from agent_gym.prepare.release_tasks import (
-    BUILD_SECONDS,
-    RUNS,
-    NoTask,
-    SoftwareTask,
-    limit_of,
-    suite_of,
-    variants_of,
-    why,
-)
+from agent_gym.prepare.release_tasks import NoTask, SoftwareTask, failing_on, first_run, passing, suite_of, variants_of
 from agent_gym.prepare.release_tree import ReleaseTree, patch_of
-from agent_gym.sandbox.suites import Suite, run_suite
 from agent_gym.sandbox.verdicts import Hidden, judge
 
 LEVEL = "function"
@@ -49,14 +40,17 @@ class Function(NamedTuple):
 def functions_of(tree: ReleaseTree) -> list[Function]:
     """Return the functions that the tests name: first with a docstring, then others, in the order of their hashes."""
     words = set(re.findall(rb"\w+", b" ".join(tree.tests().values())))
-    found: dict[str, list[Function]] = {}
-    for path, data in tree.own().items():
-        if path.endswith(".py"):
-            for one in _functions(path, data):
-                if one.name.rpartition(".")[2].encode() in words:
-                    found.setdefault(one.name, []).append(one)
-    alone = [some[0] for some in found.values() if len(some) == 1 and not _is_elsewhere(tree, some[0])]
-    return sorted(alone, key=lambda one: ('"""' not in one.head, hashlib.sha256(one.name.encode()).digest()))
+    found = [one for path, data in tree.own().items() if path.endswith(".py") for one in _functions(path, data)]
+    names = Counter(one.name for one in found)
+
+    def fits(one: Function) -> bool:
+        body = tree.files[one.file][one.begin : one.end].strip()
+        copied = any(body in data for path, data in tree.files.items() if path != one.file)
+        return names[one.name] == 1 and one.name.rpartition(".")[2].encode() in words and not copied
+
+    return sorted(
+        filter(fits, found), key=lambda one: ('"""' not in one.head, hashlib.sha256(one.name.encode()).digest())
+    )
 
 
 def _functions(path: str, source: bytes) -> Iterator[Function]:
@@ -82,12 +76,6 @@ def _functions(path: str, source: bytes) -> Iterator[Function]:
             yield Function(path, place + node.name, begin, end, indent.decode(), head)
 
 
-def _is_elsewhere(tree: ReleaseTree, function: Function) -> bool:
-    """Whether another file has the same body, such as a copy that the package was built from."""
-    body = tree.files[function.file][function.begin : function.end].strip()
-    return any(body in data for path, data in tree.files.items() if path != function.file)
-
-
 def without(tree: ReleaseTree, function: Function) -> ReleaseTree:
     """Return a release with a body taken out."""
     source = tree.files[function.file]
@@ -106,38 +94,27 @@ def function_tasks(tree: ReleaseTree, count: int) -> list[SoftwareTask]:
         suite, functions = suite_of(tree, tree), functions_of(tree)
     except ConfigError as error:
         raise NoTask(str(error)) from None
-    golden = [run_suite(suite, seconds=BUILD_SECONDS)]
-    if not golden[0].passed():
-        raise NoTask(f"no test passes: {why(golden[0])}")
-    if golden[0].seconds > _MAX_SECONDS:
-        raise NoTask(f"its tests take {golden[0].seconds:.0f} CPU seconds, at most {_MAX_SECONDS:.0f} make such tasks")
-    golden += [run_suite(suite, golden[0].passed(), seconds=BUILD_SECONDS) for _ in range(RUNS - 1)]
-    always = golden[0].passed().intersection(*(one.passed() for one in golden))
-    judging: dict[Function, set[str]] = {}
+    golden = first_run(suite)
+    if golden.seconds > _MAX_SECONDS:
+        raise NoTask(f"its tests take {golden.seconds:.0f} CPU seconds, at most {_MAX_SECONDS:.0f} make such tasks")
+    always, seconds = passing(suite, golden)
+    judging: dict[Function, frozenset[str]] = {}
     for function in functions[: _TRIED * count]:
-        if len(judging) < count and (failing := _failing(suite_of(without(tree, function), tree), always)):
-            judging[function] = failing
-    union = set[str]().union(*judging.values())
+        if len(judging) < count:
+            failing, _ = failing_on(suite_of(without(tree, function), tree), always)
+            if 0 < len(failing) <= _MAX_JUDGING:
+                judging[function] = failing
+    union = frozenset[str]().union(*judging.values())
     variants = tuple(variants_of(suite, union, always - union)) if union else ()
     covered = {name for one in variants for name in one.ids}
     made = []
     for function, names in judging.items():
-        hidden = Hidden(tuple(sorted(names)), tuple(sorted(always - names)), variants, limit_of(golden))
+        hidden = Hidden(tuple(sorted(names)), tuple(sorted(always - names)), variants, seconds)
         if names <= covered and judge(suite, hidden).solved:
             made.append(_task(tree, function, hidden))
     if not made:
         raise NoTask("no function of it is alone in what few tests need")
     return made
-
-
-def _failing(blank: Suite, always: frozenset[str]) -> set[str]:
-    """Return the tests that fail without a function in each run; none if they are too many, or not these each time."""
-    first = always - run_suite(blank, always, seconds=BUILD_SECONDS).passed()
-    if not 0 < len(first) <= _MAX_JUDGING:
-        return set()
-    again = [run_suite(blank, first, seconds=BUILD_SECONDS).by_id for _ in range(RUNS - 1)]
-    failed = {name for name in first if all(ended.get(name) in ("failed", "error") for ended in again)}
-    return failed if failed == first else set()
 
 
 def _task(tree: ReleaseTree, function: Function, hidden: Hidden) -> SoftwareTask:

@@ -21,16 +21,15 @@ _NO_PACKAGES = TEST_FOLDERS | frozenset(
     "stubs typings fuzz fuzzing news changes requirements".split()
 )
 _NO_MODULES = frozenset("setup noxfile tasks fabfile versioneer conf release bootstrap ez_setup".split())
-# Where tools of builds have the names of packages in pyproject.toml.
+# Where builds other than setuptools, which writes top_level.txt, have the names of packages in pyproject.toml.
 _KEYS = (
-    "setuptools.packages",
-    "setuptools.py-modules",
-    "flit.module.name",
-    "flit.metadata.module",
-    "poetry.packages",
-    "hatch.build.targets.wheel.packages",
-    "hatch.build.targets.wheel.only-include",
-    "uv.build-backend.module-name",
+    ("flit", "module", "name"),
+    ("flit", "metadata", "module"),
+    ("poetry", "packages"),
+    ("hatch", "build", "targets", "wheel", "packages"),
+    ("hatch", "build", "targets", "wheel", "only-include"),
+    ("setuptools", "packages"),
+    ("uv", "build-backend", "module-name"),
 )
 
 
@@ -76,17 +75,15 @@ def _told(files: Mapping[str, bytes]) -> frozenset[str]:
     """Return the names to import, as the metadata or the build's settings say them."""
     names = next((data for path, data in files.items() if path.endswith(".egg-info/top_level.txt")), b"")
     told = names.decode("utf-8", "replace").split()
-    tool = read_toml(files.get("pyproject.toml", b"")).get("tool", {})
     for key in _KEYS:
-        value: Any = tool
-        for part in key.split("."):
+        value: Any = read_toml(files.get("pyproject.toml", b"")).get("tool", {})
+        for part in key:
             value = value.get(part) if isinstance(value, dict) else None
-        for one in value if isinstance(value, list) else [value]:
-            if isinstance(one := one.get("include") if isinstance(one, dict) else one, str):
-                told.append(one)
-    options = read_ini(files.get("setup.cfg", b""))
-    for key in ("packages", "py_modules"):
-        told += re.split(r"[\s,]+", options.get("options", key, fallback=""))
+        some = [
+            one.get("include") if isinstance(one, dict) else one
+            for one in (value if isinstance(value, list) else [value])
+        ]
+        told += [one for one in some if isinstance(one, str)]
     inside = re.compile(rf"(?:\./)?(?:(?:{'|'.join(filter(None, _BASES))})/)?(\w+)")
     return frozenset(found[1] for one in told if (found := inside.match(one))) - _NO_PACKAGES
 

@@ -14,7 +14,7 @@ import json
 import re
 import shlex
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,8 +26,8 @@ from agent_gym.sandbox.verdicts import Hidden, Variant, changed, judge
 
 LEVELS = ("names", "changelog", "traceback")
 FOLDER = "/app"
-RUNS = 3
-BUILD_SECONDS = 120.0  # of CPU time, of a run
+_RUNS = 3
+_BUILD_SECONDS = 120.0  # of CPU time, of a run
 _LEAST_SECONDS, _SPARE = 20.0, 4  # of a verdict's run: at least, times the longest run of the build
 _MAX_LINES, _MAX_PATCH_BYTES = 1000, 80 << 10  # of the golden patch, which a command has to hold
 _MAX_JUDGING, _MAX_NAMES, _MAX_TRACES = 200, 40, 3
@@ -108,39 +108,48 @@ def build(old: ReleaseTree, new: ReleaseTree) -> SoftwareTask:
 
 def _sorted_out(old: ReleaseTree, new: ReleaseTree) -> tuple[Hidden, Mapping[str, str]]:
     """Find the tests of both kinds, their variants, and the texts of failures on the old code."""
-    before, after = suite_of(old, new), suite_of(old, new, new.own())
-    golden = [run_suite(after, seconds=BUILD_SECONDS)]
-    if not (passed := golden[0].passed()):
-        raise NoTask(f"no test passes: {why(golden[0])}")
-    empty = [run_suite(before, passed, seconds=BUILD_SECONDS, texts=True)]
-    if not passed - empty[0].passed():
-        broken = f"; {why(golden[0])}" if golden[0].broken else ""
-        raise NoTask(f"no test fails before and passes after{broken}")
-    golden += [run_suite(after, passed, seconds=BUILD_SECONDS) for _ in range(RUNS - 1)]
-    failing = passed - empty[0].passed()
-    empty += [run_suite(before, failing, seconds=BUILD_SECONDS) for _ in range(RUNS - 1)]
-    always = passed.intersection(*(one.passed() for one in golden))
-    held = always & empty[0].passed()
-    judging = {
-        name for name in always & failing if all(one.by_id.get(name) not in ("passed", "skipped") for one in empty)
-    }
+    after = suite_of(old, new, new.own())
+    golden = first_run(after)
+    failing, empty = failing_on(suite_of(old, new), golden.passed())
+    if not failing:
+        raise NoTask(f"no test fails before and passes after{f'; {_why(golden)}' if golden.broken else ''}")
+    always, seconds = passing(after, golden)
+    judging, held = failing & always, always & empty.passed()
     if not judging:
         raise NoTask("no test fails before in three of three runs and passes after in three of three")
     if len(judging) > _MAX_JUDGING:
         raise NoTask(f"{len(judging)} tests fail before and pass after, at most {_MAX_JUDGING} are a task")
     variants = variants_of(after, judging, held)
-    without = judging - {name for one in variants for name in one.ids}
-    if without:
+    if without := judging - {name for one in variants for name in one.ids}:
         raise NoTask(f"no variant of {sorted(without)[0]} fails on the right code")
-    return Hidden(tuple(sorted(judging)), tuple(sorted(held)), tuple(variants), limit_of(golden)), empty[0].texts
+    return Hidden(tuple(sorted(judging)), tuple(sorted(held)), tuple(variants), seconds), empty.texts
 
 
-def limit_of(golden: Sequence[Outcomes]) -> float:
-    """Return the CPU seconds that a run of a verdict may take."""
-    return max(_LEAST_SECONDS, _SPARE * max(one.seconds for one in golden))
+def first_run(suite: Suite) -> Outcomes:
+    """Run all tests of a suite once; `NoTask` if none passes."""
+    first = run_suite(suite, seconds=_BUILD_SECONDS)
+    if not first.passed():
+        raise NoTask(f"no test passes: {_why(first)}")
+    return first
 
 
-def why(outcomes: Outcomes) -> str:
+def passing(suite: Suite, first: Outcomes) -> tuple[frozenset[str], float]:
+    """Return the tests that pass in each of three runs, and the CPU seconds that a run of a verdict may take."""
+    runs = [first, *(run_suite(suite, first.passed(), seconds=_BUILD_SECONDS) for _ in range(_RUNS - 1))]
+    seconds = max(_LEAST_SECONDS, _SPARE * max(one.seconds for one in runs))
+    return frozenset.intersection(*(one.passed() for one in runs)), seconds
+
+
+def failing_on(suite: Suite, passed: frozenset[str]) -> tuple[frozenset[str], Outcomes]:
+    """Return the tests that fail in each of three runs, of some that passed elsewhere, and the first run."""
+    first = run_suite(suite, passed, seconds=_BUILD_SECONDS, texts=True)
+    failing = passed - first.passed()
+    runs = [first, *(run_suite(suite, failing, seconds=_BUILD_SECONDS) for _ in range(_RUNS - 1) if failing)]
+    over = {name for one in runs for name in failing if one.by_id.get(name) in ("passed", "skipped")}
+    return failing - over, first
+
+
+def _why(outcomes: Outcomes) -> str:
     """Say why tests do not run: the last line of each kind of failure, with a file that has it."""
     found: dict[str, str] = {}
     for name in outcomes.broken:
@@ -151,7 +160,7 @@ def why(outcomes: Outcomes) -> str:
     return "; ".join(shown) or told
 
 
-def variants_of(after: Suite, judging: set[str], held: frozenset[str]) -> list[Variant]:
+def variants_of(after: Suite, judging: frozenset[str], held: frozenset[str]) -> list[Variant]:
     """Find variants of the judging tests, and of some that passed before, which fail on the right code.
 
     Where other values make some for all ids of a function, these are all: an opposite assertion is easier to tell from
@@ -166,7 +175,7 @@ def variants_of(after: Suite, judging: set[str], held: frozenset[str]) -> list[V
         inner = {site.function: site for site in wanted if site.file == file}
         left |= {inner[name]: changes for name, changes in changes_of(after.tree[file], inner).items()}
     found: dict[Site, list[Variant]] = {site: [] for site in wanted}
-    without = {site: judging.intersection(all_sites[site]) or set(all_sites[site]) for site in wanted}
+    without = {site: set(judging.intersection(all_sites[site]) or all_sites[site]) for site in wanted}
     for _ in range(_ROUNDS):
         tried = {
             site: Variant(site.file, *changes.pop(0)[:3], (), tuple(all_sites[site]))
@@ -177,7 +186,7 @@ def variants_of(after: Suite, judging: set[str], held: frozenset[str]) -> list[V
             break
         suite = replace(after, tree=changed(after.tree, list(tried.values())))
         names = [name for one in tried.values() for name in one.touched]
-        ended = run_suite(suite, names, seconds=BUILD_SECONDS).by_id
+        ended = run_suite(suite, names, seconds=_BUILD_SECONDS).by_id
         for site, one in tried.items():
             if failed := tuple(name for name in one.touched if ended.get(name) == "failed"):
                 found[site].append(replace(one, ids=failed))

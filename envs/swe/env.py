@@ -64,18 +64,19 @@ class SweEnv(ToolEnv):
 
     ## Arguments
     - `level`: of the instruction: "names" (the changelog's entry and the names of the failing tests), "changelog" (the
-      entry alone), or "traceback" (both, and how the tests fail).
+      entry alone), or "traceback" (both, and how the tests fail). "function" plays the tasks of one function.
     - `seconds`: for all calls together, 600 by default.
     - `max_output_chars`: the shown part of an output, 4,000 characters by default.
-    - `data`: a folder of tasks, or one with such a folder per split; None is that of `agent-gym prepare swe`.
+    - `data`: a folder of tasks, or one with such a folder per split; None is that of `agent-gym prepare swe`, or of
+      `agent-gym prepare swe-functions` for the level "function".
     - everything `ToolEnv` and `TextEnv` take; `max_turns` is 40.
 
     ## Ids
     `AgentR1/SWE-v0`
 
     ## Data
-    `agent-gym prepare swe` makes the tasks from source archives of consecutive releases; nothing of them is in this
-    repository. All tasks of a package are in one split. The expert applies the next release's own difference.
+    `agent-gym prepare swe` makes the tasks from source archives of consecutive releases, and `swe-functions` of one
+    release with a body taken out; nothing of them is in this repository. All tasks of a package are in one split. The expert applies the next release's own difference.
 
     ## References
     After SWE-bench (Jimenez et al., 2024), whose tasks are issues of repositories and need an image each.

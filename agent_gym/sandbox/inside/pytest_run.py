@@ -19,6 +19,7 @@ from typing import Any
 
 _TREE, _PYTEST = "/tests/tree", "/usr/local/lib/pytest"
 _TEXT = 3000  # characters of a failure
+_CHANGED = ("addopts=", "required_plugins=", "strict=false", "strict_config=false", "strict_markers=false")
 
 
 def main() -> None:
@@ -56,16 +57,10 @@ def _pytest(settings: dict[str, Any], paths: list[str], descriptor: int) -> int:
         # Alone of addopts: the others may need plugins that are not here.
         found = re.search(r"--import-mode[= \"',]+(prepend|append|importlib)", file.read())
     options = [f"--import-mode={found[1]}"] if found else []
-    options += ["-p", "no:cacheprovider", "-c", config, f"--rootdir={_TREE}"]
-    options += [
-        f"--confcutdir={_TREE}",
-        "-o",
-        "addopts=",
-        "-o",
-        "required_plugins=",
-        "-q",
-        "--continue-on-collection-errors",
-    ]
+    options += ["-p", "no:cacheprovider", "-c", config, f"--rootdir={_TREE}", f"--confcutdir={_TREE}", "-q"]
+    # Settings and marks of plugins that are not here are no errors.
+    options += ["--continue-on-collection-errors", *(word for one in _CHANGED for word in ("-o", one))]
+    options += [f"-Wignore::pytest.{name}" for name in ("PytestConfigWarning", "PytestUnknownMarkWarning")]
     wanted = settings["wanted"]
     files = settings["files"] if wanted is None else sorted({one.partition("::")[0] for one in wanted})
     reporter = _Reporter(descriptor, None if wanted is None else frozenset(wanted), settings["texts"])
