@@ -76,7 +76,8 @@ class SweEnv(ToolEnv):
 
     ## Data
     `agent-gym prepare swe` makes the tasks from source archives of consecutive releases, and `swe-functions` of one
-    release with a body taken out; nothing of them is in this repository. All tasks of a package are in one split. The expert applies the next release's own difference.
+    release with a body taken out; nothing of them is in this repository. All tasks of a package are in one split. The
+    expert applies the difference.
 
     ## References
     After SWE-bench (Jimenez et al., 2024), whose tasks are issues of repositories and need an image each.
