@@ -6,15 +6,21 @@ there. All of it runs in the net of the hostile programs.
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import re
+import threading
 import time
 import tomllib
+import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sandbox_net import in_net
 
+from agent_gym.sandbox import process
 from agent_gym.sandbox.terminal import pack, shared_terminals
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/bin/bash"), reason="a terminal needs Linux with bash")
@@ -70,3 +76,24 @@ def test_links_of_a_task_stay_and_a_removed_one_is_told() -> None:
     assert done.stderr.split() == [str(number) for number in range(len(kept))]
     assert done.stdout == "removed before the tests: /app/l9, a link to a place of theirs\n"
     assert time.monotonic() - begun < 20
+
+
+def test_a_session_may_be_collected_while_another_one_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's collector runs wherever memory is asked for, also while a fork server's lock is held."""
+    terminals = shared_terminals()
+
+    def dumps(value: object) -> str:
+        gc.collect()
+        return json.dumps(value)
+
+    with terminals.open(pack({})) as terminal:
+        lost: list[object] = [terminals.open(pack({}))]
+        ended = weakref.ref(lost[0])
+        lost.append(lost)
+        monkeypatch.setattr(process, "json", SimpleNamespace(dumps=dumps, loads=json.loads))
+        del lost
+        said: list[str] = []
+        asking = threading.Thread(target=lambda: said.append(terminal.run("echo here").stdout), daemon=True)
+        asking.start()
+        asking.join(60)
+    assert ended() is None and said == ["here\n"]

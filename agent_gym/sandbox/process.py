@@ -15,7 +15,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,8 @@ class ForkServer:
     """
 
     def __init__(self, setup: Setup, module: str = "forkserver") -> None:
-        self._lock = threading.Lock()
+        # A session may be collected, and closed through this server, wherever memory is asked for, here as well.
+        self._lock = threading.RLock()
         self._waiting: dict[int, Future[Exit]] = {}
         self.alive = True
         with ExitStack() as here, ExitStack() as failed:
@@ -237,7 +238,8 @@ class ForkServer:
             lost = list(self._waiting.values())
             self._waiting.clear()
         for future in lost:
-            future.set_exception(Lost("the fork server of the sandbox ended while a program ran"))
+            with suppress(InvalidStateError):  # a session that was collected meanwhile found out, too
+                future.set_exception(Lost("the fork server of the sandbox ended while a program ran"))
 
 
 class ForkServers(ForkSafe):
