@@ -19,6 +19,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_tools import FULL
 from toy_envs import IDS, encoder_of, every_id, every_world
 
 import agent_gym
@@ -131,6 +132,7 @@ ASKED: list[Any] = []  # tasks that were looked at; the variants of an environme
 
 
 @every_id
+@pytest.mark.property
 def test_no_question_is_asked_twice(env_id: str) -> None:
     """What the policy sees first, images included: different for each task of an evaluation, and in no other split."""
     env = gymnasium.make(env_id).unwrapped
@@ -141,7 +143,7 @@ def test_no_question_is_asked_twice(env_id: str) -> None:
     for split in sorted({"train", "validation", "test"} | {name for name in env.tasks if name.startswith("unseen")}):
         if split not in env.tasks:
             continue
-        for index in range(min(len(env.tasks[split]), 2_000)):
+        for index in range(min(len(env.tasks[split]), 2_000 if FULL else 500)):
             observation, info = env.reset(seed=0, options={"split": split, "index": index})
             # ALFWorld's tasks also differ in where things lie, which is seen only when it is looked for, and those of a
             # bisection in the bad commit.
@@ -204,10 +206,12 @@ def test_gold_never_shows(env_id: str) -> None:
 
 
 @every_world
+@pytest.mark.property
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_expert_solves_the_tasks(env_id: str, split: str) -> None:
     env = gymnasium.make(env_id)
     most = 20 if env_id == "AgentR1/Terminal-v0" else 100  # each task of the former starts a shell
+    most = most if FULL else most // 3
     for index in range(min(most, len(env.unwrapped.tasks[split]))):
         for seed in range(8 if env_id == "AgentR1/FrozenLake-v0" else 1):  # the best player falls into holes, too
             *_, (_, reward, terminated, truncated, info) = expert_episode(
@@ -283,7 +287,8 @@ def test_hostile_actions_never_raise(env_id: str, tokenizer: Any) -> None:
 
 
 @every_id
-@settings(max_examples=40)
+@pytest.mark.property
+@settings(max_examples=40 if FULL else 15)
 @given(
     action=st.one_of(
         st.text(max_size=200),

@@ -42,6 +42,7 @@ def links(page: Path) -> Iterator[tuple[str, str]]:
             yield path, anchor
 
 
+@pytest.mark.slow  # the build takes a minute of CPU
 def test_no_heading_is_lost_in_a_block_of_code(site: Path) -> None:
     for page in (ROOT / "docs").glob("*.md"):
         prose = re.sub(r"^```.*?^``` *$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -49,6 +50,7 @@ def test_no_heading_is_lost_in_a_block_of_code(site: Path) -> None:
         assert len(re.findall("<h[123] ", shown)) == len(re.findall("^#{1,3} ", prose, re.MULTILINE)), page.name
 
 
+@pytest.mark.slow  # the build takes a minute of CPU
 def test_each_link_leads_to_a_file_and_to_a_place_in_it(site: Path) -> None:
     pages = [page for page in site.rglob("*.html") if page.name != "404.html"]  # its links begin at the server's root
     places = {page: set(re.findall(r'\b(?:id|name)="?([^"\s>]+)', page.read_text())) for page in pages}
@@ -63,6 +65,7 @@ def test_each_link_leads_to_a_file_and_to_a_place_in_it(site: Path) -> None:
     assert len(followed) > 300
 
 
+@pytest.mark.slow  # the build takes a minute of CPU
 def test_a_formula_leads_to_the_line_of_its_function(site: Path) -> None:
     linked = re.findall(
         r'<a href="(source/trainers/[\w/]+\.py\.html)#(__codelineno-0-\d+)"><code>(\w+)</code>',
@@ -75,6 +78,7 @@ def test_a_formula_leads_to_the_line_of_its_function(site: Path) -> None:
         assert re.search(rf"\b(def|class) {name}\b", html.unescape(re.sub(r"<[^>]+>", "", line[0]))), (name, line[0])
 
 
+@pytest.mark.slow  # the build takes a minute of CPU
 def test_each_environment_has_a_card_with_an_episode(site: Path) -> None:
     listed = (site / "cards" / "index.html").read_text()
     cards = {page.name: page.read_text() for page in (site / "cards").glob("*.html")}
@@ -88,6 +92,7 @@ def test_each_environment_has_a_card_with_an_episode(site: Path) -> None:
         assert all(tool in card for tool in entry.tools), entry.id
 
 
+@pytest.mark.slow  # the build takes a minute of CPU
 def test_each_setting_is_on_the_page_of_settings(site: Path) -> None:
     from agent_gym.trainers import AgentPPOConfig
 
@@ -137,6 +142,7 @@ def test_the_diagrams_are_those_of_their_script(monkeypatch: pytest.MonkeyPatch)
         assert f"]({picture.name})" in picture.with_suffix(".md").read_text()
 
 
+@pytest.mark.slow  # the build takes a minute of CPU
 def test_the_start_page_has_a_picture_of_each_environment(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(GENERATOR))
     import cards
@@ -161,6 +167,7 @@ def test_the_start_page_has_a_picture_of_each_environment(site: Path, monkeypatc
     }
 
 
+@pytest.mark.slow  # the build takes a minute of CPU
 def test_a_page_of_a_notebook_shows_what_its_cells_have_left(site: Path) -> None:
     for file in sorted((ROOT / "notebooks").glob("*.ipynb")):
         page = (site / "notebooks" / f"{file.stem}.html").read_text()
