@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -308,6 +309,41 @@ def test_environments_of_unlike_rewards_learn_alike(tmp_path: Path) -> None:
 
 
 # The monitor.
+
+
+def test_starpo_s_begins_at_a_sign_of_the_echo_trap_and_lasts_also_after_a_restart(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"starpo_s": "auto", "beta": 0.04, "max_steps": 20, "per_device_train_batch_size": 16}
+    options |= {"save_strategy": "steps", "save_steps": 18, "learning_rate": 1e-5}
+    trainer = make_trainer(tmp_path, policy=Parrot(after=12), **options)
+    assert (trainer.beta, trainer.epsilon_high) == (0.04, 0.2)
+    with pytest.warns(RuntimeWarning, match="StarPO-S begins after step 15: echo_trap/reward_spread"):
+        trainer.train()
+    # Three rollouts without spread make the warning; the next one is the first with a quarter of its four groups.
+    assert logged(trainer, "echo_trap/reward_spread") == [0] * 14 + [1] * 6
+    assert logged(trainer, "starpo_s") == [0] * 14 + [1] * 6
+    assert logged(trainer, "rollout/groups_kept") == [1] * 15 + [0.25] * 5
+    assert (trainer.beta, trainer.epsilon_high) == (0.0, 0.28)
+    kl = [("kl" in log) for log in trainer.state.log_history if "loss" in log]
+    assert kl == [True] * 15 + [False] * 5
+    resumed = make_trainer(tmp_path, policy=Parrot(), **options)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "StarPO-S begins")  # it is not said again
+        resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-18"))
+    assert logged(resumed, "rollout/groups_kept") == logged(trainer, "rollout/groups_kept")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"echo_trap": "off"}, "echo_trap is off: set echo_trap to warn or stop"),
+        ({"keep_groups": 0.5}, "chooses groups: num_generations above 1; no keep_groups"),
+        ({"keep_variance": 0.9}, "no keep_groups, keep_variance"),
+        ({"num_generations": 1, "advantage_estimator": "reinforce_pp"}, "num_generations above 1"),
+    ],
+)
+def test_starpo_s_by_itself_needs_warnings_and_groups(tmp_path: Path, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        make_trainer(tmp_path, starpo_s="auto", **options)
 
 
 def test_a_collapse_is_reported_and_stops_the_run_also_after_a_restart(tmp_path: Path) -> None:

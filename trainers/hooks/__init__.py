@@ -27,13 +27,14 @@ from agent_gym.trainers.hooks import (
     selection,
     self_play,
     staleness,
+    starpo_s,
     teacher,
     utilisation,
 )
 
 FEATURES = (
-    room, metrics, driver, self_play, staleness, selection, baselines, overlong, teacher, agreement, demonstrations,
-    utilisation, repetition, judging, run_card, records, echo_trap, input_dependence,
+    room, metrics, driver, self_play, staleness, selection, starpo_s, baselines, overlong, teacher, agreement,
+    demonstrations, utilisation, repetition, judging, run_card, records, echo_trap, input_dependence,
 )  # fmt: skip
 """Modules with a function `attach(trainer)`; some have a function `check_given(args, **given)` too."""
 
