@@ -25,6 +25,7 @@ from agent_gym.formats.families import FAMILIES
 from agent_gym.formats.harmony import HarmonyParser
 from agent_gym.formats.json_calls import HermesParser
 from agent_gym.formats.native import NativeParser
+from agent_gym.formats.react import ReActParser
 from agent_gym.messages import Message
 
 Render = Callable[..., str]
@@ -413,6 +414,8 @@ def _heads(template: Template, parser: NativeParser, written: Written) -> tuple[
 
 def said(parser: Parser, text: str) -> str:
     """Return the text of a turn without calls for the world: without the channels of families that have some."""
+    if isinstance(parser, ReActParser) and parser.finish and "<answer>" in (tagged := parser.tagged(text)):
+        return tagged  # `Finish[72]` states an answer, which environments read in tags
     return parser.split(text).content if isinstance(parser, HarmonyParser) else text
 
 
@@ -447,7 +450,7 @@ def family_name(parser: Parser) -> str:
     return getattr(parser, "family", "") or "hermes"
 
 
-def for_model(given: Parser | None, model: NativeParser, tools: Sequence[ToolSchema]) -> Parser:
+def for_model(given: Parser | str | None, model: NativeParser, tools: Sequence[ToolSchema]) -> Parser:
     """Return the parser of an environment for a model that writes calls as the parser `model` reads them.
 
     A parser that was given stays, unless it reads calls and other text, as its method `around` says.
@@ -455,6 +458,8 @@ def for_model(given: Parser | None, model: NativeParser, tools: Sequence[ToolSch
     model = model.for_tools(tools)
     if given is None:
         return model
+    if isinstance(given, str):
+        raise ConfigError(f"parser is {given!r}, a name that this environment has not: leave it out, or give a Parser")
     around = getattr(given, "around", None)
     return given if around is None else around(model)
 

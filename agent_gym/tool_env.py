@@ -85,7 +85,7 @@ class ToolEnv(TextEnv):
         tasks: Mapping[str, Sequence[Any]],
         *,
         tools: Sequence[Tool | Callable[..., Any]],
-        parser: Parser | None = None,
+        parser: Parser | str | None = None,
         max_calls_per_turn: int = 8,
         **kwargs: Any,
     ) -> None:

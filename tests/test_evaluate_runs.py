@@ -88,7 +88,7 @@ def test_the_random_policy_calls_and_answers(played: Path) -> None:
     ("words", "message"),
     [
         (f"{GSM8K}", "--policy expert"),
-        (f"{GSM8K} --model m --policy react", "GSM8K-v0 has no policy 'react'; known: expert, random, model, notool"),
+        (f"{GSM8K} --model m --policy rag", "GSM8K-v0 has no policy 'rag'; known: expert, random, model, notool"),
         (f"{GSM8K} --expert --output a.json", "must end in .jsonl: it gets the episodes. --json prints"),
         (f"{GSM8K} --expert --resume", "name it with --output"),
         ("Toy/World-v0 --expert", "has no expert_action, so that --policy expert cannot play it"),

@@ -335,9 +335,9 @@ def test_starpo_s_begins_at_a_sign_of_the_echo_trap_and_lasts_also_after_a_resta
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"echo_trap": "off"}, "echo_trap is off: set echo_trap to warn or stop"),
-        ({"keep_groups": 0.5}, "chooses groups: num_generations above 1; no keep_groups"),
-        ({"keep_variance": 0.9}, "no keep_groups, keep_variance"),
+        ({"echo_trap": "off"}, r"the warnings of echo_trap \(warn or stop\)"),
+        ({"keep_groups": 0.5}, "no keep_groups and no keep_variance"),
+        ({"keep_variance": 0.9}, "no keep_groups and no keep_variance"),
         ({"num_generations": 1, "advantage_estimator": "reinforce_pp"}, "num_generations above 1"),
     ],
 )

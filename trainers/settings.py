@@ -205,9 +205,7 @@ class AgentSettings:
         None,
         "RAGEN-2's SNR-aware filter: train on the fewest groups that hold this share of the summed reward variance.",
     )
-    starpo_s: Literal["off", "auto"] = _selection(
-        "off", "auto: train by StarPO-S from a warning of echo_trap about spread or entropy on."
-    )
+    starpo_s: Literal["off", "auto"] = _selection("off", "auto: StarPO-S, from a warning of echo_trap on.")
     max_refills: int = _selection(
         0, "DAPO's dynamic sampling: replace groups without spread by new tasks, up to this many times.", 0
     )

@@ -79,7 +79,10 @@ def find_players(arguments: argparse.Namespace, env_ids: Sequence[str]) -> list[
                     raise ConfigError(f"{env_id} has no {name}_action, so that --policy {name} cannot play it")
                 players.append(Player(name, name, env_id, env_id))
             continue
-        played = {env_id: env_id if name == "model" else variant(env_id, name) for env_id in env_ids}
+        bases = [f"{env_id.rpartition('-')[0]}-ReAct-" for env_id in env_ids]
+        if react := arguments.policy == ["react"] and not any(one.startswith((*bases,)) for one in list_envs()):
+            arguments.env_kwargs = {**arguments.env_kwargs, "parser": "react"}  # an argument, where there is no variant
+        played = {env_id: env_id if react or name == "model" else variant(env_id, name) for env_id in env_ids}
         model = arguments.model or arguments.endpoint
         if not model:
             raise ConfigError(

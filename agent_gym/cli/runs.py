@@ -199,9 +199,7 @@ def over_seeds(
     return int(any(row["status"] != "done" for row in rows))
 
 
-def run_part(
-    command: str, argv: Sequence[str], place: Path, start: Callable[[Sequence[str]], object]
-) -> dict[str, Any]:
+def run_part(command: str, argv: Sequence[str], place: Path, start: Callable[..., object]) -> dict[str, Any]:
     """Run a command into a folder, from its last checkpoint if it has one, unless it is done; return its `run.json`."""
     if status_of(read(place / FILE)) != "done":
         words = [*argv, "--output_dir", str(place)]

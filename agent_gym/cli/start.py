@@ -129,7 +129,7 @@ def speedrun(argv: Sequence[str]) -> int:
     parser.flag("--seed", "seed of everything", type=int, default=0)
     parser.flag("--seeds LIST", "several runs, into output_dir/seed_N, and their means, for example 0,1,2")
     parser.flag("--output_dir DIR", "where models and results go; default: runs/speedrun, or runs/speedrun_ppo, _rpp")
-    parser.flag("--dry_run", "only print what would be done", action="store_true")
+    parser.flag("--dry_run", "only print the plan", action="store_true")
     add_engine(parser.flag)
     arguments = parser.parse(argv)
     algorithm, preset, env_id = _named(arguments)

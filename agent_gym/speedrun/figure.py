@@ -120,8 +120,7 @@ def _kind(run: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that are equal in runs drawn as one."""
     dev = run["dev"]
     kind = {"preset": run["preset"], **{key: dev[key] for key in ("split", "tasks", "decoding")}}
-    kind["algorithm"] = run.get("algorithm", "GRPO")
-    return {**kind, "start": dev["start"], "lines": list(_lines(run))}
+    return {**kind, "algorithm": run.get("algorithm", "GRPO"), "start": dev["start"], "lines": list(_lines(run))}
 
 
 def _lines(run: Mapping[str, Any]) -> dict[str, float]:

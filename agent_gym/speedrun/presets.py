@@ -122,7 +122,7 @@ def trained_by(preset: Preset, name: str) -> Preset:
 
 
 def plan_of(preset: Preset, seeds: Sequence[int], folder: str) -> str:
-    """Return the lines that say what speedruns of a preset would do."""
+    """Return the plan of speedruns of a preset, in lines."""
     sizes, label, controls = preset.grpo, ALGORITHMS[preset.algorithm]["label"], preset.controls
     rollout = sizes["per_device_train_batch_size"] * sizes.get("steps_per_generation", 1)
     lines = [("environment", f"{preset.env_id} {json.dumps(dict(preset.env_kwargs))}, seeds {list(seeds)}")]

@@ -16,6 +16,7 @@ from agent_gym.envs.alfworld.original import TextWorld
 from agent_gym.envs.alfworld.protocols import ARGUMENT, PROTOCOLS
 from agent_gym.envs.alfworld.world import COMMANDS, AlfworldWorld
 from agent_gym.errors import ConfigError, at_difficulty, one_of, only_embedded
+from agent_gym.formats.react import ReActParser
 from agent_gym.formats.tags import TagParser
 from agent_gym.protocols import takes_protocol
 from agent_gym.rewards import after_thought
@@ -82,7 +83,7 @@ class ALFWorldEnv(ToolEnv):
     - `engine`: "native" (default), which is this package's own, or "textworld", the original one, which needs the extra
       `alfworld` (a C++ compiler, and parts under the GPL) and has a process for each environment.
     - `commands`, `show_admissible`: see above; `parser` reads commands in another format, such as
-      `TagParser({"env_step": "command"})`.
+      `TagParser({"env_step": "command"})`, or "react" for `Thought: ...` and `Action: Env_step[go to desk 1]`.
     - `grammar`: "current" (`move .. to ..`) or "legacy" (`put .. in/on ..`); None (default) as the game is written.
     - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode.
 
@@ -119,7 +120,7 @@ class ALFWorldEnv(ToolEnv):
         difficulty: int | None = None,
         engine: str = "native",
         commands: str = "tool",
-        parser: Parser | None = None,
+        parser: Parser | str | None = None,
         show_admissible: bool = False,
         grammar: str | None = None,
         system_prompt: str | None = None,
@@ -133,6 +134,8 @@ class ALFWorldEnv(ToolEnv):
         only_embedded("difficulty", difficulty, data)
         rung = at_difficulty(difficulty, LADDER, task_types=task_types, receptacles=receptacles)
         self._tool, known, rule = _FORMS[commands]
+        if parser == "react":
+            parser, rule = ReActParser({self._tool: ARGUMENT}, finish=None), _FORMS["tags"][2]
         description, about = (self.protocol and self.protocol.about) or _ABOUT
         self._original = TextWorld() if engine == "textworld" else None
         super().__init__(
@@ -179,7 +182,8 @@ class ALFWorldEnv(ToolEnv):
             self._history.append((self._given[-1] if len(self._given) > given else "(no command)", answers))
             calls[-1].answer = self._shown(calls[-1].answer)
             if not self.parser.in_templates:  # a command is not a call that a tool answers
-                reply.text = "\n".join(call.answer for call in calls)
+                text = "\n".join(call.answer for call in calls)
+                reply.text = self.parser.observe(text) if isinstance(self.parser, ReActParser) else text
         if self.protocol:
             reply.text = self._answered(len(self._given) > given)
             if self.protocol.well_formed:

@@ -13,13 +13,14 @@ from agent_gym.envs.gsm8k.embedded import GeneratedProblems
 from agent_gym.envs.gsm8k.protocols import ARGUMENT, PROTOCOLS, TOOL, AnswerTool, checked, strict_match
 from agent_gym.envs.gsm8k.scoring import same_number, stated_answer
 from agent_gym.errors import only_embedded
+from agent_gym.formats.react import ReActParser
 from agent_gym.protocols import takes_protocol
 from agent_gym.rewards import answer_format, parse_number
 from agent_gym.row_golds import Fault, golds
 from agent_gym.row_opening import RowOpening
 from agent_gym.row_reader import Rules, load, rules_of
 from agent_gym.tool_env import ToolEnv
-from agent_gym.tools import Tool, ToolCall, ToolResult
+from agent_gym.tools import Parser, Tool, ToolCall, ToolResult
 
 _HASTE = 0.7
 """How likely the expert in style "hasty" leaves out the last computation."""
@@ -62,6 +63,7 @@ class GSM8KEnv(RowOpening, ToolEnv):
     - `difficulty`: 1 to 5, of embedded problems: so many calculations, and from 3 on one to three sentences with idle
       numbers. None (default): 1 to 4 calculations, mixed, and no idle numbers.
     - `use_calculator`: False removes the tool.
+    - `parser`: "react" for thoughts, `Action: Calculator[48/2]` and `Action: Finish[24]` (agent_gym/formats/react.py).
     - `protocol`: "verl" (one turn, no tool) or "agent-r1" (a tool that tells whether an answer is right) plays as these
       do (docs/protocols.md): prompt, tool, turns, and their strict matching of the text after `####`.
     - everything `TextEnv` takes: split, system_prompt, max_turns, reward_weights, tokenizer, render_mode.
@@ -92,6 +94,10 @@ class GSM8KEnv(RowOpening, ToolEnv):
         "Solve the problem step by step, then write the answer as a number in <answer></answer>."
     )
 
+    react_system_prompt: ClassVar[str] = (
+        "Solve the problem. Use the calculator for each computation. When you know the answer, finish with the number."
+    )
+
     @staticmethod
     def check_row(row: Row) -> None:
         """Raise `ConfigError` for a row, with `question` and `answer`, whose answer is not one number."""
@@ -111,6 +117,7 @@ class GSM8KEnv(RowOpening, ToolEnv):
         protocol: str | None = None,
         difficulty: int | None = None,
         use_calculator: bool = True,
+        parser: Parser | str | None = None,
         system_prompt: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -123,8 +130,12 @@ class GSM8KEnv(RowOpening, ToolEnv):
         if self.protocol and self.protocol.about:
             summary, about = self.protocol.about
             tools = [AnswerTool(TOOL, summary, ARGUMENT, about, self._judge)]
+        if parser == "react":
+            known = {one.name: next(iter(one.parameters["properties"])) for one in tools}
+            parser = ReActParser(known)
+            system_prompt = self.react_system_prompt if system_prompt is None else system_prompt
         tasks = problems(data, difficulty, self.rules)
-        super().__init__(tasks, tools=tools, system_prompt=system_prompt, **kwargs)
+        super().__init__(tasks, tools=tools, parser=parser, system_prompt=system_prompt, **kwargs)
 
     def gold(self, task: Any) -> list[str]:
         return [gold_answer(text) for text in golds(self.rules.again(task)["answer"])]
@@ -147,6 +158,13 @@ class GSM8KEnv(RowOpening, ToolEnv):
 
     def _judge(self, answer: str) -> ToolResult:
         return checked(answer, self._golds[0])
+
+    def respond(self, action: str) -> Reply:
+        reply = super().respond(action)
+        if isinstance(self.parser, ReActParser):
+            for call in reply.tool_calls:
+                call.answer = self.parser.observe(call.answer)
+        return reply
 
     def score_calls(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> dict[str, float]:
         return {"call": -sum([result.error for result in results]) / len(results)}
@@ -171,6 +189,8 @@ class GSM8KEnv(RowOpening, ToolEnv):
         # One call per turn, or more where the turns would not suffice: the last turn is for the answer.
         turns, turn, n = min(len(steps), self.max_turns - 1), self.turn, len(steps)
         if turn >= turns:
+            if isinstance(self.parser, ReActParser) and self.parser.finish:
+                return self.parser.render_answer(answer)
             return f"<answer>{answer}</answer>"
         due = steps[turn * n // turns : (turn + 1) * n // turns]
         return "\n".join(self.parser.render("calculator", {"expression": expression}) for expression, _ in due)

@@ -240,6 +240,7 @@ class HotpotQAEnv(RowOpening, ToolEnv):
 
     def respond(self, action: str) -> Reply:
         self._found.clear()  # the hits of each search of this turn, uncut
+        self._action = action
         reply = super().respond(action)
         if calls := reply.tool_calls:
             texts = [self._written(call) for call in calls]
@@ -264,6 +265,7 @@ class HotpotQAEnv(RowOpening, ToolEnv):
         return reply
 
     def answer(self, text: str) -> Reply:
+        text = self._action if self._stating else text  # text after an answer has its terms
         tagged = self._tagged(text)
         stated = tagged_answer(tagged)
         if stated is None and self.protocol and self.protocol.invalid:

@@ -42,6 +42,7 @@ PROMPTS = {
     "text": _RULES + "Take exactly one action per turn: search[keywords], or click[a button, product or option].",
 }
 """Form of actions to system prompt."""
+_REACT = _RULES + "Think, then take exactly one action per turn."
 _TAG = re.compile(r"</?(?:action|answer)>")
 
 
@@ -88,7 +89,7 @@ class WebShopEnv(ToolEnv):
       use the catalogue's words; 3: "embedded"; 4, 5: up to 10 products that differ in one attribute, more options.
     - `goals`: "human" (default), or "synthetic", the ones of upstream's program.
     - `observation`, `commands`: see above; `parser` reads actions in another format, such as `TagParser({"search":
-      "keywords", "click": "element"})`.
+      "keywords", "click": "element"})`, or "react" for `Thought: ...` and `Action: Search[red dress]`.
     - `nouns`: the finder of nouns in titles, "rule" (default) or an installed model of spaCy (extra `spacy`); upstream
       has "en_core_web_sm". It matters to `r_type` of other products than the one that was meant (scoring.py).
     - `per_page`: products on a page of results (10, upstream's). Fewer make shorter pages.
@@ -133,7 +134,7 @@ class WebShopEnv(ToolEnv):
         difficulty: int | None = None,
         observation: str = "text",
         commands: str = "tool",
-        parser: Parser | None = None,
+        parser: Parser | str | None = None,
         nouns: str = RULE,
         per_page: int = PER_PAGE,
         system_prompt: str | None = None,
@@ -144,6 +145,9 @@ class WebShopEnv(ToolEnv):
         self._mode = one_of("observation", observation, MODES)
         self._per_page = whole_number("per_page", per_page, 1)
         known = ActionParser(commands)
+        prompt = PROMPTS[commands]
+        if parser == "react":
+            parser, prompt = ReActParser(ARGUMENTS, finish=None), _REACT
         tasks, self.shop = open_data(data, goals, difficulty)
         super().__init__(
             tasks,
@@ -153,7 +157,7 @@ class WebShopEnv(ToolEnv):
             ],
             parser=parser or known,
             max_calls_per_turn=1,
-            system_prompt=PROMPTS[commands] if system_prompt is None else system_prompt,
+            system_prompt=prompt if system_prompt is None else system_prompt,
             max_turns=max_turns,
             **kwargs,
         )
@@ -195,7 +199,8 @@ class WebShopEnv(ToolEnv):
             parts = {name: float(value) for name, value in self.session.parts.items() if name.startswith("r_")}
             reply.metrics |= {"score": score, **parts}
         if reply.tool_calls and not self.parser.in_templates:  # an action is not a call that a tool answers
-            reply.text = "\n".join(call.answer for call in reply.tool_calls)
+            text = "\n".join(call.answer for call in reply.tool_calls)
+            reply.text = self.parser.observe(text) if isinstance(self.parser, ReActParser) else text
         if self.protocol:
             reply.terms["invalid"] = -float(not self.protocol.well_formed(action))
             self._steps.append((self._now, self.protocol.kept(action)))

@@ -13,8 +13,7 @@ from agent_gym.errors import ConfigError
 from agent_gym.trainers.hook import Hook, RolloutBatch
 from agent_gym.trainers.selection import keep_groups
 
-SIGNS = ("echo_trap/reward_spread", "echo_trap/entropy")
-SHARE, CLIP = 0.25, 0.28
+SIGNS, SHARE, CLIP = ("echo_trap/reward_spread", "echo_trap/entropy"), 0.25, 0.28
 
 
 class StarPOS(Hook):
@@ -27,10 +26,10 @@ class StarPOS(Hook):
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if (logs := kwargs["logs"]).keys() >= set(SIGNS):
-            if not self.on and (seen := [name for name in SIGNS if logs[name]]) and state.is_world_process_zero:
-                text = f"StarPO-S begins after step {state.global_step}: {' and '.join(seen)}"
-                warnings.warn(text, RuntimeWarning, stacklevel=2)
-            self._set(self.on or any(logs[name] for name in SIGNS))
+            seen = " and ".join(name for name in SIGNS if logs[name])
+            if seen and not self.on and state.is_world_process_zero:
+                warnings.warn(f"StarPO-S begins after step {state.global_step}: {seen}", RuntimeWarning, stacklevel=2)
+            self._set(self.on or bool(seen))
             logs["starpo_s"] = state.log_history[-1]["starpo_s"] = float(self.on)
 
     def _set(self, on: bool) -> None:
@@ -40,15 +39,13 @@ class StarPOS(Hook):
 
     def after_select(self, rollout: RolloutBatch) -> None:
         if self.on:
-            returns = {group: rollout.returns[group] for group in rollout.groups}
-            rollout.groups = set(keep_groups(returns, SHARE, rollout.source_of))
+            rollout.groups = set(keep_groups({g: rollout.returns[g] for g in rollout.groups}, SHARE, rollout.source_of))
 
 
 def attach(trainer: Any) -> None:
     """Attach with `starpo_s`; `ConfigError` if nothing would switch it on, or there is no choice of groups to make."""
     if (args := trainer.args).starpo_s == "auto":
-        if args.echo_trap == "off":
-            raise ConfigError("starpo_s 'auto' waits for warnings, and echo_trap is off: set echo_trap to warn or stop")
-        if args.num_generations == 1 or args.keep_groups < 1.0 or args.keep_variance is not None:
-            raise ConfigError("starpo_s 'auto' chooses groups: num_generations above 1; no keep_groups, keep_variance")
+        if args.echo_trap == "off" or args.num_generations == 1 or args.keep_groups < 1 or args.keep_variance:
+            needs = "num_generations above 1, no keep_groups and no keep_variance"
+            raise ConfigError(f"starpo_s 'auto' needs the warnings of echo_trap (warn or stop) and groups: {needs}")
         trainer.add_callback(StarPOS())
