@@ -12,6 +12,7 @@ import tarfile
 import time
 import zipfile
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import pytest
@@ -177,7 +178,9 @@ def test_a_changelog_is_found_in_its_usual_places() -> None:
     for path in f"{places} CHANGE_LOG.markdown docs/whats_new.rst changelog.d/12.bugfix.md CHANGES-1.x.adoc".split():
         assert told(path) == "1.1\n- New things, by Zo\xeb.", path
     assert told("README.rst") == told("docs/usage.rst") == told("tests/changes.txt") == told("news.py") == ""
-    assert told("README.md", b"# Thing\n## Changelog\n", b"# Licence\n") == "1.1\n- New things, by Zo\xeb."
+    for heading in (b"## Version History / Release Notes\n", b"Changelog\n=========\n"):
+        for path in ("README.md", "PKG-INFO"):
+            assert told(path, b"# Thing\n" + heading, b"# Licence\n") == "1.1\n- New things, by Zo\xeb."
 
 
 def test_real_packages_have_settings_and_files_of_every_kind(tmp_path: Path) -> None:
@@ -414,7 +417,7 @@ def test_the_expert_solves_every_real_task_and_a_script_none() -> None:
     folder = os.environ.get("AGENT_GYM_SWE_TASKS")
     if not folder:
         pytest.skip("no tasks: set AGENT_GYM_SWE_TASKS to the folder that agent-gym prepare swe made")
-    played = 0
+    played, script = 0, run_path(str(Path(__file__).parent / "attacks" / "swe.py"))["COMMAND"]
     for place in sorted(path.parents[1] for path in Path(folder).rglob("tests/swe.json")):
         env = made_env(place)
         env.reset(seed=0)
@@ -422,14 +425,8 @@ def test_the_expert_solves_every_real_task_and_a_script_none() -> None:
         _, reward, _, _, info = env.step(env.expert_action())
         assert (reward, info["metrics"]["forged"]) == (1.0, 0.0), place
         env.reset(seed=0)
-        call(env, "bash", command=_SCRIPT)
+        call(env, "bash", command=script)
         _, reward, _, _, info = call(env, "finish")
         assert (reward, info["metrics"]["forged"]) == (0.0, 0.0), place
         played += 1
     assert played
-
-
-# The policy of a script that reads nothing: the last comparison of each module of the package is turned around.
-_SCRIPT = (
-    "for f in $(find . -name '*.py' -not -path '*test*'); do tac $f | sed '0,/==/s/==/!=/' | tac > x; cp x $f; done"
-)

@@ -20,6 +20,7 @@ _NO_PACKAGES = TEST_FOLDERS | frozenset(
     "docs doc examples example samples demo demos benchmarks benchmark bench perf scripts tools bin ci build dist "
     "stubs typings fuzz fuzzing news changes requirements".split()
 )
+_NAMED = 6  # most of them, in a message
 _NO_MODULES = frozenset("setup noxfile tasks fabfile versioneer conf release bootstrap ez_setup".split())
 # Where builds other than setuptools, which writes top_level.txt, have the names of packages in pyproject.toml.
 _KEYS = (
@@ -51,7 +52,8 @@ def package_of(files: Mapping[str, bytes], name: str) -> tuple[str, ...]:
         first = frozenset({plain.partition("_")[0]})
         chosen = [one for base in _BASES for one in sorted(set(_packages(files, base, first)))]
     if not chosen:
-        raise ConfigError(f"it does not say which of {', '.join(alone) or 'its files'} is the package")
+        some = ", ".join(alone[:_NAMED]) + (f" and {len(alone) - _NAMED} more" if len(alone) > _NAMED else "")
+        raise ConfigError(f"it does not say which of {some or 'its files'} is the package")
     return tuple(one for one in chosen if _root(one) == _root(chosen[0]))
 
 

@@ -19,8 +19,9 @@ _SECTIONS = {"tox.ini": "pytest", "setup.cfg": "tool:pytest"}
 _LOG = r"change[-_ ]?logs?|changes|(version |release )?history|news|releases?([-_ ]?notes)?|what'?s[-_ ]?new"
 _TEXTS = r"\.(md|markdown|rst|txt|adoc|asciidoc)"
 _CHANGELOG = re.compile(rf"(?i)(.*/)?({_LOG})(\.d|[-_]?v?\d[\w.]*)?(/.*{_TEXTS}|({_TEXTS})?)")
-_README = re.compile(rf"(?i)readme({_TEXTS})?")
-_HEADING = re.compile(rf"(?im)^[#=* ]*(the )?({_LOG})[ :#*=]*$")
+_README = re.compile(rf"(?i)readme({_TEXTS})?|PKG-INFO")
+_TITLE = r"[^\n]*\b(change[-_ ]?log|changes|history|release notes|what'?s new)\b[^\n]*"
+_HEADING = re.compile(rf"(?im)^(#+ {_TITLE}|{_TITLE}\n[=~^*-]{{3,}})$")
 _MAX_ENTRY = 3000  # characters
 
 
@@ -91,7 +92,9 @@ def _is_text(data: bytes) -> bool:
 def changelog_entry(old: ReleaseTree, new: ReleaseTree) -> str:
     """Return the lines that a release adds to the changelog, "" if there are none."""
     added: list[str] = []
-    for path in sorted(new.files, key=lambda path: (path.count("/"), path)):
+    for path in sorted(new.files, key=lambda path: (path == "PKG-INFO", path.count("/"), path)):
+        if path == "PKG-INFO" and added:  # which repeats the readme
+            break
         if path.count("/") > 2 or is_test(path) or path.startswith(new.package):
             continue
         before, after = (_changes_in(path, one.files.get(path, b"")).splitlines() for one in (old, new))
