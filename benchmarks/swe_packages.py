@@ -91,13 +91,13 @@ def survey(package: str, archives: Path) -> Iterator[dict[str, Any]]:
 
 
 def rounds(pairs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Order pairs: the newest of each package, then the second of each; small tests first."""
+    """Order pairs: small tests first, and the newest pair of a package long before its second."""
     by_package: dict[str, list[dict[str, Any]]] = {}
     for one in pairs:
         if not one["reason"]:
             by_package.setdefault(one["package"], []).insert(0, one)
-    ranked = [(place, one["bytes"], one) for some in by_package.values() for place, one in enumerate(some)]
-    return [one for *_, one in sorted(ranked, key=lambda rank: rank[:2])]
+    ranked = [(one["bytes"] * (1 + place), one) for some in by_package.values() for place, one in enumerate(some)]
+    return [one for _, one in sorted(ranked, key=lambda rank: rank[0])]
 
 
 def build_pair(one: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -163,12 +163,17 @@ def main() -> None:
             _append(surveyed, list(survey(name, asked.folder / "archives")))
             print(name, *(one["reason"] or "may be a task" for one in _lines(surveyed) if one["package"] == name))
     done = {(one["package"], one["after"]) for one in _lines(built)}
-    for one in rounds(_lines(surveyed)):
-        release = release_of(one["after"], "")
-        if release and (one["package"], release.version) not in done:
-            record = build_pair(one, asked.folder)
-            _append(built, [record])
-            print(record["package"], record["before"], record["after"], record["task"] or record["reason"], flush=True)
+    for more in (False, True):  # first until each package has a task
+        for one in rounds(_lines(surveyed)):
+            release = release_of(one["after"], "")
+            has = more or one["package"] not in {record["package"] for record in _lines(built) if record["task"]}
+            if release and has and (one["package"], release.version) not in done:
+                record = build_pair(one, asked.folder)
+                done.add((one["package"], release.version))
+                _append(built, [record])
+                print(
+                    record["package"], record["before"], record["after"], record["task"] or record["reason"], flush=True
+                )
 
 
 if __name__ == "__main__":

@@ -265,6 +265,29 @@ def test_plain():
             compile(source[: one.begin] + one.text.encode() + source[one.end :], "test_a.py", "exec")
 
 
+def test_tests_in_conditions_have_variants() -> None:
+    source = b"""class TestIt:
+    if big:
+        def test_a(self):
+            assert f() == 1
+    else:
+        def test_a(self):
+            assert f() == 2
+try:
+    import numpy
+except ImportError:
+    def test_b():
+        assert f() == 3
+"""
+    assert sites_of({"t.py": source}, ["t.py::TestIt::test_a", "t.py::test_b"]).keys() == {
+        Site("t.py", "TestIt::test_a"),
+        Site("t.py", "test_b"),
+    }
+    changes = changes_of(source, ["TestIt::test_a", "test_b"])
+    found = {name: [one.text for one in some] for name, some in changes.items()}
+    assert {"2", "3"} <= set(found["TestIt::test_a"]) and "4" in found["test_b"]
+
+
 def test_options_that_mean_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prepare", "gsm8k", "--packages", "tomlkit"]) == 2
     assert "gsm8k is made of no packages" in capsys.readouterr().err

@@ -105,7 +105,8 @@ def changes_of(source: bytes, functions: Collection[str]) -> dict[str, list[Chan
     found: dict[str, list[Change]] = {}
     for name, function in _functions(tree, ""):
         if name in functions:
-            found[name] = [one for one in dict.fromkeys(_changes(text, function)) if _can_be_read(source, one)]
+            changes = [one for one in dict.fromkeys(_changes(text, function)) if _can_be_read(source, one)]
+            found[name] = found.get(name, []) + changes  # of each, where a condition defines one of two
     return found
 
 
@@ -118,11 +119,11 @@ def _can_be_read(source: bytes, change: Change) -> bool:
 
 
 def _functions(block: ast.AST, place: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    for node in getattr(block, "body", ()):
+    for node in (one for part in ("body", "orelse", "handlers", "finalbody") for one in getattr(block, part, ())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield place + node.name, node
-        elif isinstance(node, ast.ClassDef):
-            yield from _functions(node, f"{place}{node.name}::")
+        else:
+            yield from _functions(node, f"{place}{node.name}::" if isinstance(node, ast.ClassDef) else place)
 
 
 class _Text:
