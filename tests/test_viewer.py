@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from browser import CHROMIUM, Browser
+from process_tools import until
 from rollout_tools import expert, roll
 
 import agent_gym
@@ -187,6 +188,24 @@ def page(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     first, second = records(tokenizer, play(tokenizer, 6, errs), step=1), records(tokenizer, play(tokenizer, 5), step=2)
     first[0]["steps"][0]["process_reward"] = 0.25
     return write_html(tmp_path_factory.mktemp("page") / "page.html", {"before": first, "after": second}, "Shown")
+
+
+@needs_browser
+def test_a_long_list_is_drawn_as_far_as_it_is_looked_at(browser: Browser, tokenizer: Any, tmp_path: Path) -> None:
+    few = records(tokenizer, play(tokenizer, 4))
+    many = [{**few[i % 4], "spec": {**few[i % 4]["spec"], "group": i}, "task_id": f"task {i}"} for i in range(1000)]
+    browser.open(write_html(tmp_path / "many.html", many, "Many"))
+    assert browser.texts("#summary")[0].startswith("1000 episodes: ")
+    drawn = "document.querySelectorAll('#list li').length"
+    assert browser.js(drawn) == 200
+    browser.js("$('list').lastChild.scrollIntoView()")
+    browser.send("Page.captureScreenshot")  # a tab that nobody sees draws no frames
+    until(lambda: browser.js(drawn) >= 400)
+    browser.js("go(990)")
+    until(lambda: browser.js("document.querySelector('#list .current')?.entry[0].number") == 990)
+    assert browser.js(drawn) == 1000
+    browser.js("($('search').value = 'task 777', $('search').dispatchEvent(new Event('input')))")
+    assert browser.js(drawn) == 1, "the search looks at all"
 
 
 @needs_browser

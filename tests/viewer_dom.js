@@ -34,7 +34,8 @@ Object.defineProperty($("data"), "textContent", { get: () => data });
 const document = Object.assign(new Node("document"), {
   getElementById: $, createElement: (tag) => new Node(tag), createElementNS: (space, tag) => new Node(tag), body: new Node("body"),
 });
-vm.runInNewContext(script, { document, location: { hash: "" }, addEventListener() {}, innerWidth: 0, innerHeight: 0 });
+class IntersectionObserver { observe() {} disconnect() {} }  // nothing is scrolled here
+vm.runInNewContext(script, { document, IntersectionObserver, location: { hash: "" }, addEventListener() {}, innerWidth: 0, innerHeight: 0 });
 // The keys named on the command line are pressed.
 for (const key of process.argv.slice(3)) document.listeners.keydown({ key, target: document, preventDefault() {} });
 // Folded parts are drawn when they are opened.

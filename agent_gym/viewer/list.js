@@ -1,6 +1,6 @@
 // The list on the left. An entry is one episode, or, where runs are compared, the attempts of all runs at one task.
 
-const SHOWN = { list: [], current: null, colour: HAS.advantages ? "advantage" : "source", tokens: false, compare: false };
+const SHOWN = { list: [], drawn: 0, current: null, colour: HAS.advantages ? "advantage" : "source", tokens: false, compare: false };
 
 const some = (name) => (entry) => entry.some((e) => e && outcome(e) === name);
 const played = (entry) => entry.filter((e) => e);
@@ -63,11 +63,24 @@ function drawList() {
   const order = ORDERS[$("sort").value];
   const all = SHOWN.compare ? pairs() : EPISODES.map((e) => [e]);
   SHOWN.list = all.filter((entry) => passes(entry) && played(entry).some(wanted)).sort((a, b) => order(first(a), first(b)));
-  $("list").replaceChildren(...SHOWN.list.map(listEntry));
+  SHOWN.drawn = 0;
+  $("list").replaceChildren();
+  drawMore();
   $("summary").textContent = plain(SHOWN.compare
     ? count(SHOWN.list.length, "task") + RUNS.map((name, run) => "; " + name + ": " + share(SHOWN.list.map((entry) => entry[run]))).join("")
     : count(SHOWN.list.length, "episode") + (SHOWN.list.length ? ": " + share(SHOWN.list.map(first)) : ""));
   markCurrent();
+}
+
+// Thousands of entries take seconds to lay out: the next ones are drawn when the last of these comes into sight.
+const CHUNK = 200;
+const more = new IntersectionObserver((seen) => { if (seen.some((one) => one.isIntersecting)) drawMore(); });
+
+function drawMore(until = SHOWN.drawn + CHUNK) {
+  more.disconnect();
+  $("list").append(...SHOWN.list.slice(SHOWN.drawn, until).map(listEntry));
+  SHOWN.drawn = Math.min(until, SHOWN.list.length);
+  if (SHOWN.drawn < SHOWN.list.length) more.observe($("list").lastChild);
 }
 
 function share(episodes) {
@@ -104,6 +117,8 @@ function place(episode) {
 const holds = (entry, number) => entry.some((e) => e && e.number === number);
 
 function markCurrent() {
+  const at = SHOWN.list.findIndex((entry) => holds(entry, SHOWN.current));
+  if (at >= SHOWN.drawn) drawMore(at + CHUNK);
   for (const node of $("list").children) {
     const on = holds(node.entry, SHOWN.current);
     node.classList.toggle("current", on);
