@@ -79,7 +79,7 @@ def test_a_finished_folder_is_not_made_again(made: Path, capsys: pytest.CaptureF
     assert "already there, checksums agree" in said and "1 tasks" in said and "AgentR1/SWE-v0" in said
 
 
-def test_releases_that_make_no_task_have_a_reason(tmp_path: Path) -> None:
+def test_releases_that_make_no_task_have_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = release_files(False), release_files(True)
     needy = {"tests/test_wordlets.py": "import not_here\n" + new["tests/test_wordlets.py"]}
     stories = {
@@ -98,6 +98,9 @@ def test_releases_that_make_no_task_have_a_reason(tmp_path: Path) -> None:
         assert len(reasons[name]) == 1 and reasons[name][0]["task"] == ""
         assert re.search(reason, reasons[name][0]["reason"]), reasons[name]
     assert reasons["single"][0]["reason"] == "it has 1 releases, and needs two"
+    assert main(["prepare", "swe", "--from", str(tmp_path / "archives"), "--output", str(folder)]) == 2
+    said = capsys.readouterr()
+    assert "the package is the same" in said.out and "none of these releases makes a task" in said.err
     with pytest.raises(ConfigError, match="no tasks of software are in"):
         made_env(folder / "tasks")
 

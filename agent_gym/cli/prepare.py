@@ -78,6 +78,8 @@ def prepare(argv: Sequence[str]) -> int:
     print(f"{prepared.recipe.name} from {source_names(prepared.source)} in {prepared.folder}")
     if prepared.recipe.releases:
         print("\n".join(report_lines(prepared.folder, prepared.pieces)))
+        if not any(piece["rows"] for piece in prepared.pieces.values()):
+            raise ConfigError("none of these releases makes a task; the reasons are above, and --pairs N tries more")
     print(f"{align(table, numbers=(1, 2))}\n\n{python_lines(prepared)}\n\n{shell_lines(prepared)}")
     return 0
 
