@@ -191,6 +191,25 @@ def page(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_browser
+def test_changes_of_files_are_shown_as_differences(browser: Browser, tokenizer: Any, tmp_path: Path) -> None:
+    (record,) = records(tokenizer, play(tokenizer, 1))
+    step = record["steps"][0]
+    call = {**step["tool_calls"][0], "name": "editor"}
+    edit = {"command": "replace", "path": "a.py", "old": "-- 1\n", "text": f"2\n{HOSTILE}\n"}
+    step["tool_calls"] = [{**call, "arguments": edit}, {**call, "arguments": {"code": "x = 1\nprint(x)"}}]
+    step["observation"] = "- done\n--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,2 @@\n-b\n+c\n d\n"
+    browser.open(write_html(tmp_path / "changes.html", [record], "Changes"))
+    assert browser.texts(".calls code:not(.diff)")[0] == 'editor(command="replace", path="a.py", old=…, text=…)'
+    assert [text.strip() for text in browser.texts(".calls .removed")] == ["--- 1"]
+    assert [text.strip() for text in browser.texts(".calls .added")][0] == "+2"
+    assert browser.js("document.querySelector('.calls .added + .added').textContent").startswith("+" + HOSTILE[:5])
+    assert browser.texts(".calls .given")[1] == "x = 1\nprint(x)"
+    kinds = "[...document.querySelectorAll('.env .diff span')].map((line) => line.className)"
+    assert browser.js(kinds) == ["file", "file", "hunk", "removed", "added", ""]
+    assert not browser.errors
+
+
+@needs_browser
 def test_a_long_list_is_drawn_as_far_as_it_is_looked_at(browser: Browser, tokenizer: Any, tmp_path: Path) -> None:
     few = records(tokenizer, play(tokenizer, 4))
     many = [{**few[i % 4], "spec": {**few[i % 4]["spec"], "group": i}, "task_id": f"task {i}"} for i in range(1000)]

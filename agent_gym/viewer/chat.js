@@ -43,20 +43,23 @@ function chatText(text, calls) {
 }
 
 function heard(text) {
-  const long = text.length > LONG.characters || text.split("\n", LONG.lines + 1).length > LONG.lines;
-  return long ? fold(text, "", false) : el("div", "text", text || el("i", "note", "nothing"));
+  const most = DIFF.test(text) ? { characters: 6 * LONG.characters, lines: 6 * LONG.lines } : LONG;
+  const long = text.length > most.characters || text.split("\n", most.lines + 1).length > most.lines;
+  return long ? fold(text, "", false) : diffText(text) || el("div", "text", text || el("i", "note", "nothing"));
 }
 
 function fold(text, name, open) {
   const start = text.trim().slice(0, 90).replace(/\s+/g, " ");
   const summary = el("summary", "", name ? el("b", "tag", name) : null, start + "\u2026 ", el("small", "", count(text.length, "character")));
-  const details = el("details", "fold " + name, open ? el("summary", "", el("b", "tag", name)) : summary, el("div", "text", text));
+  const details = el("details", "fold " + name, open ? el("summary", "", el("b", "tag", name)) : summary, diffText(text) || el("div", "text", text));
   details.open = open;
   return details;
 }
 
 function toolCall(call) {
-  const given = Object.entries(call.arguments || {}).map(([key, value]) => key + "=" + JSON.stringify(value)).join(", ");
-  const shown = call.name ? call.name + "(" + given + ")" : "malformed call";
-  return el("li", call.error ? "bad" : "", el("code", "", shown), el("small", "", (call.error ? "error \u00b7 " : "") + milliseconds(call.seconds)));
+  const { parts, hidden } = longArguments(call.arguments || {});
+  const given = Object.entries(call.arguments || {}).map(([key, value]) => key + "=" + (hidden.has(key) ? "\u2026" : JSON.stringify(value)));
+  const shown = call.name ? call.name + "(" + given.join(", ") + ")" : "malformed call";
+  const line = el("li", call.error ? "bad" : "", el("code", "", shown), el("small", "", (call.error ? "error \u00b7 " : "") + milliseconds(call.seconds)));
+  return parts.length ? [line, el("li", "given", ...parts)] : [line];
 }

@@ -124,7 +124,7 @@ function turn(episode, row, number) {
   const spelled = typeof step.action !== "number";
   section.append(block("agent", "policy", showsTokens(action) ? tokenLine(action) : null,
     showsTokens(action) ? (spelled ? null : el("div", "text", text)) : chatText(text, step.tool_calls)));
-  if (step.tool_calls.length) section.append(el("ul", "calls", ...step.tool_calls.map(toolCall)));
+  if (step.tool_calls.length) section.append(el("ul", "calls", ...step.tool_calls.flatMap(toolCall)));
   else if (step.error) section.append(el("p", "error", step.error));
   const answer = tokens(false);
   const heardText = stepText(episode, number, "observation");

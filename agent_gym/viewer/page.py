@@ -28,7 +28,7 @@ from agent_gym.errors import write_whole
 from agent_gym.transcript import KINDS, kind_of
 
 # The page's script in the order in which it runs; the last one starts it.
-SCRIPTS = ("data.js", "list.js", "tokens.js", "chat.js", "shop.js", "timeline.js", "episode.js", "keys.js")
+SCRIPTS = ("data.js", "list.js", "tokens.js", "diff.js", "chat.js", "shop.js", "timeline.js", "episode.js", "keys.js")
 _ENDED = ("success", "terminated", "truncated", "truncation", "failure", "failure_details")
 _KEPT = ("task_id", "reward", "reward_terms", *_ENDED, "seconds")
 _KEPT_OF_STEPS = ("row", "reward", "reward_terms", "tool_calls", "error", "finish_reason", "env_seconds")
