@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_gym.formats.calls import Parser, ToolCall, ToolSchema, Turn
 from agent_gym.formats.json_calls import FirstCallParser, HermesParser
+
+if TYPE_CHECKING:
+    from agent_gym.function_tools import FunctionTool as FunctionTool
+    from agent_gym.function_tools import tool as tool
 
 __all__ = [
     "FirstCallParser",
@@ -118,6 +122,9 @@ def same_text(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-# At the end, since a tool of a function is a `Tool`.
-from agent_gym.function_tools import FunctionTool as FunctionTool  # noqa: E402
-from agent_gym.function_tools import tool as tool  # noqa: E402
+def __getattr__(name: str) -> Any:
+    if name not in ("FunctionTool", "tool"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from agent_gym import function_tools  # late, since a tool of a function is a `Tool`
+
+    return getattr(function_tools, name)

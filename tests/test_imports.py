@@ -70,6 +70,25 @@ def test_the_help_imports_no_environment_and_the_package_has_all_its_names() -> 
     assert done.returncode == 0, done.stderr
 
 
+def test_each_module_of_the_core_can_be_the_first_that_is_imported() -> None:
+    """In forks of a process that has imported the package alone, which imports its names late."""
+    code = """if True:
+        import agent_gym, importlib, os, pathlib, sys
+        root = pathlib.Path(agent_gym.__file__).parent
+        for path in sorted([*root.glob("[!_]*.py"), *root.glob("formats/*.py"), *root.glob("rollout/*.py")]):
+            name = ".".join(["agent_gym", *path.relative_to(root).with_suffix("").parts]).removesuffix(".__init__")
+            if not os.fork():
+                try:
+                    importlib.import_module(name)
+                except Exception as error:
+                    print(name, error, flush=True)
+                os._exit(0)
+            os.wait()
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout == "", done.stdout + done.stderr
+
+
 def test_a_script_plays_with_the_tokens_of_the_tokenizer_that_models_get() -> None:
     from agent_gym.policies.small_tokenizer import SmallTokenizer, train_bpe
     from agent_gym.speedrun import text_of
