@@ -68,7 +68,7 @@ def test_each_file_that_is_cut_or_gone_is_named(run: Path, tmp_path: Path) -> No
             elif name in FRESH:
                 with pytest.warns(UserWarning, match=f"has no file of the {FRESH[name]}, which begin anew"):
                     resumed(folder)
-            elif cut == "gone":
+            elif cut == "gone" and name in ("agent_gym.json", "training_args.bin"):
                 resumed(folder)
 
 
@@ -80,7 +80,7 @@ def test_another_checkpoint_is_named_as_the_cure(run: Path, tmp_path: Path) -> N
         resumed(folder)
 
 
-@pytest.mark.parametrize("rounds", [40, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [12, pytest.param(1000, marks=pytest.mark.slow)])
 def test_no_mutation_of_the_state_is_a_raw_error(rounds: int, run: Path, tmp_path: Path) -> None:
     good, ended = json.loads((run / "checkpoint-1" / STATE).read_text()), Counter[str]()
     for number in range(rounds):
