@@ -67,12 +67,12 @@ def runs(argv: Sequence[str]) -> int:
         say(f"no runs in {root}: no folder there holds a {FILE}")
         return 0
     table: list[tuple[str, ...]] = [("RUN", "COMMAND", "STATUS", "STEP", "REWARD", "SUCCESS", "CHECKPOINT", "STARTED")]
-    outer = {one: next((above for above in one.parents if above in known), None) for one in order}
-    for folder in order:
-        if outer[folder] is None:
-            table.append(_row(folder, str(folder), known[folder]))
-            parts = sorted((one for one in order if outer[one] == folder), key=lambda one: known[one].get("started", 0))
-            table += [_row(one, f"  {one.relative_to(folder)}", known[one]) for one in parts]
+    parts: dict[Path | None, list[Path]] = {None: []}  # by the run that they belong to, the earliest first
+    for one in reversed(order):
+        parts.setdefault(next((above for above in one.parents if above in known), None), []).append(one)
+    for folder in reversed(parts[None]):
+        table.append(_row(folder, str(folder), known[folder]))
+        table += [_row(one, f"  {one.relative_to(folder)}", known[one]) for one in parts.get(folder, ())]
     say(align(table, numbers={3, 4, 5, 6}))
     return 0
 
