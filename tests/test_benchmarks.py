@@ -123,6 +123,6 @@ def test_one_without_a_smoke_run_does_not_take_its_flag_and_do_something_else(sc
 
 def test_costs_of_sizes_are_measured(tmp_path):
     printed, results = run("sizes.py", tmp_path, "--only", "episode", "runs", "leaderboard")
-    assert [one["size"] for one in results["results"]["runs"]] == [2, 8, 27]
+    assert [one["size"] for one in results["results"]["runs"]] == [2, 27, 102]
     assert all(one["cpu"] > 0 and one["mb"] > 10 for kind in results["results"].values() for one in kind)
     assert printed.count("\nleaderboard") == 3

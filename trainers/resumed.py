@@ -17,15 +17,14 @@ from agent_gym.errors import ConfigError
 from agent_gym.models import check_model
 from agent_gym.untrusted import NONE, count, number, read_json
 
-_CALLBACK = {"args": dict, "attributes": dict}
-# Of transformers' trainer_state.json, the values with which a run goes on.
+# Of transformers' trainer_state.json, the values with which a run continues.
 _STATE = {
     "global_step": count, "max_steps": count, "num_train_epochs": int,  # sys.maxsize for a stream of rows
-    "num_input_tokens_seen": int,
-    "epoch": (int, float, NONE), "total_flos": (int, float), "log_history": [{"step": count}],
+    "num_input_tokens_seen": int, "epoch": (int, float, NONE), "total_flos": (int, float),
+    "log_history": [{"step": count}],
     **dict.fromkeys(("logging_steps", "eval_steps", "save_steps"), (number, NONE)), "train_batch_size": (count, NONE),
     "best_metric": (int, float, NONE), "best_global_step": (count, NONE), "best_model_checkpoint": (str, NONE),
-    "stateful_callbacks": {"TrainerControl": _CALLBACK, "micro_steps?": count},
+    "stateful_callbacks": {"TrainerControl": {"args": dict, "attributes": dict}, "micro_steps?": count},
 }  # fmt: skip
 _PARTS = {
     "optimizer": ("optimizer*", "global_step*", "pytorch_model_fsdp*"),
