@@ -119,7 +119,7 @@ def _check_folder(model: str, path: Path) -> None:
                 f"{model} has {ADAPTER} and no weights of an adapter ({_ADAPTER_WEIGHTS[0]}){_last(path)}"
             )
         adapter_base(path)
-        _check_weights(path, "adapter_model.safetensors")
+        check_weights(path, "adapter_model.safetensors")
         return
     if not (path / "config.json").is_file():
         raise ConfigError(f"{model} is a folder without config.json, so it holds no model{_last(path)}")
@@ -131,10 +131,10 @@ def _check_folder(model: str, path: Path) -> None:
         )
     if {found.name for pattern in _WEIGHTS for found in path.glob(pattern)} <= {"training_args.bin"}:
         raise ConfigError(f"{model} is a folder without weights (*.safetensors), so it holds no model{_last(path)}")
-    _check_weights(path, "*.safetensors")
+    check_weights(path, "*.safetensors")
 
 
-def _check_weights(path: Path, pattern: str) -> None:
+def check_weights(path: Path, pattern: str) -> None:
     """Read the head of each file of weights, which says how long the file is."""
     for file in sorted(path.glob(pattern)):
         size = file.stat().st_size

@@ -21,6 +21,7 @@ from json_mutations import mutated  # noqa: E402
 from trainer_tools import make_trainer  # noqa: E402
 
 from agent_gym.errors import AgentGymError, ConfigError  # noqa: E402
+from agent_gym.trainers.resumed import check_checkpoint  # noqa: E402
 
 OPTIONS: dict[str, Any] = {"save_strategy": "steps", "save_steps": 1, "optim": "adamw_torch"}
 STATE = "trainer_state.json"
@@ -70,6 +71,22 @@ def test_each_file_that_is_cut_or_gone_is_named(run: Path, tmp_path: Path) -> No
                     resumed(folder)
             elif cut == "gone" and name in ("agent_gym.json", "training_args.bin"):
                 resumed(folder)
+
+
+def test_an_adapter_is_checked_without_its_base(run: Path, tmp_path: Path) -> None:
+    """The base that the adapter names may have moved; the settings of the resumed run name it."""
+    _, checkpoint = copied(run, tmp_path / "adapter")
+    for name in ("config.json", "model.safetensors"):
+        (checkpoint / name).rename(checkpoint / f"adapter_{name}")
+    about = {"base_model_name_or_path": str(tmp_path / "gone"), "peft_type": "LORA"}
+    (checkpoint / "adapter_config.json").write_text(json.dumps(about))
+    check_checkpoint(checkpoint)
+    (checkpoint / "adapter_model.safetensors").write_bytes(b"")
+    with pytest.raises(ConfigError, match="adapter_model.safetensors is not a whole file of weights"):
+        check_checkpoint(checkpoint)
+    (checkpoint / "adapter_model.safetensors").unlink()
+    with pytest.raises(ConfigError, match="it has no weights of an adapter"):
+        check_checkpoint(checkpoint)
 
 
 def test_another_checkpoint_is_named_as_the_cure(run: Path, tmp_path: Path) -> None:

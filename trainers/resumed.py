@@ -14,7 +14,7 @@ from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
 from agent_gym.errors import ConfigError
-from agent_gym.models import check_model
+from agent_gym.models import check_model, check_weights
 from agent_gym.untrusted import NONE, count, number, read_json
 
 # Of transformers' trainer_state.json, the values with which a run continues.
@@ -28,9 +28,8 @@ _STATE = {
 }  # fmt: skip
 _PARTS = {
     "optimizer": ("optimizer*", "global_step*", "pytorch_model_fsdp*"),
-    "schedule": ("scheduler.pt", "global_step*"),
-    "random numbers": ("rng_state*.pth",),
-}
+    "schedule": ("scheduler.pt", "global_step*"), "random numbers": ("rng_state*.pth",),
+}  # fmt: skip
 
 
 def check_checkpoint(folder: Path) -> None:
@@ -44,7 +43,11 @@ def check_checkpoint(folder: Path) -> None:
     others = sorted(path.name for path in folder.parent.glob("checkpoint-*") if path.is_dir() and path != folder)
     cure = f"resume from another ({', '.join(others[-3:])})" if others else "start anew in another --output_dir"
     try:
-        if not [*folder.glob("pytorch_model_fsdp*"), *folder.glob("global_step*")]:  # shares of several processes
+        if (folder / "adapter_config.json").is_file():  # whose base the settings name: it may have moved since
+            if not any(folder.glob("adapter_model.*")):
+                raise ValueError("it has no weights of an adapter")
+            check_weights(folder, "adapter_model.safetensors")
+        elif not [*folder.glob("pytorch_model_fsdp*"), *folder.glob("global_step*")]:  # shares of several processes
             check_model(str(folder))
         _check_state(folder / TRAINER_STATE_NAME)
         for path in (*folder.glob("*.pt"), *folder.glob("*.pth")):
@@ -52,18 +55,15 @@ def check_checkpoint(folder: Path) -> None:
                 raise ValueError(f"{path.name} is not a whole file ({path.stat().st_size:,} bytes)")
     except (ValueError, OSError, ConfigError) as error:
         raise ConfigError(f"{folder} cannot be resumed from: {error}; {cure}") from error
-    lost = [part for part, names in _PARTS.items() if not any(found for one in names for found in folder.glob(one))]
-    if lost:
+    if lost := [part for part, names in _PARTS.items() if not any(next(folder.glob(one), "") for one in names)]:
         warnings.warn(f"{folder} has no file of the {', the '.join(lost)}, which begin anew", stacklevel=3)
 
 
 def _check_state(path: Path) -> None:
     try:
         state = read_json(path, _STATE)
-    except FileNotFoundError:
-        raise ValueError(f"it has no {path.name}") from None
     except ValueError as error:
-        raise ValueError(f"{path.name} is damaged: {error}") from error
+        raise ValueError(f"{path.name} cannot be read: {error}") from error
     if unknown := state.keys() - {one.name for one in dataclasses.fields(TrainerState)}:
         raise ValueError(f"{path.name} has a field that this transformers does not know: {min(unknown)!r:.80}")
 
