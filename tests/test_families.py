@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from pathlib import Path
 
@@ -49,6 +50,18 @@ def test_a_call_with_any_wrong_character_is_no_final_answer(family: str) -> None
         call = parser.render("add", arguments)
         lost = [before + one for before in openings for one in damaged(call) if not parser.parse(before + one)]
         assert not lost, f"{len(lost)} broken calls are taken for a final answer: {lost[:3]}"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_call_in_another_case_or_spacing_is_no_final_answer(family: str) -> None:
+    parser = parser_of(family).for_tools([_TOOL])
+    call = parser.render("add", {"a": "x y"})
+    tag = re.compile(r"<[^<>]*>|\[[A-Z_]+\]")
+    written = [tag.sub(lambda one: one[0].swapcase(), call), tag.sub(lambda one: one[0].title(), call)]
+    written += [re.sub(r"<(/?)([^<>]*)>", r"< \1\2 >", call), re.sub(r"<([^<>]*)>", r"<\n\1>", call)]
+    written += [call.replace('"', "\u201d"), call.replace('"a"', "\u201ca\u201d")]
+    written += [] if family == "harmony" else [call.upper()]  # its roles and channels are tokens
+    assert [text for text in written if not parser.parse(text)] == []
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -105,17 +105,14 @@ class HeadedCalls(NativeParser):
         made = self.new_id(call.name, number) or ""
         # An id of another family's form may not have the name in it that Kimi's has.
         heads = [self.head.replace("{id}", one).replace("{name}", call.name) for one in (call.id or made, made)]
-        head = next((one for one in heads if self._names(one) == call.name), None)
+        found = [(one, self._head.search(one + "\n{")) for one in heads]
+        head = next((one for one, match in found if match and match["name"].strip() == call.name), None)
         if head is None:
             raise ConfigError(
                 f"the name of a tool is {call.name!r}; in the form of {self.family} it is a word without markup"
             )
         body = self._write_arguments(call.arguments)
         return head + (f"```json\n{body}\n```" if self.fence else body) + self.tail
-
-    def _names(self, head: str) -> str | None:
-        match = self._head.search(head + "\n{")
-        return match["name"].strip() if match else None
 
     def _write_arguments(self, arguments: Mapping[str, Any]) -> str:
         return write_json(arguments)

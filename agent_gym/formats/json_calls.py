@@ -152,7 +152,7 @@ class JsonCalls(NativeParser):
                     value, place = self._value(text, place)
                     found.append(value)
                 except ValueError as broken:
-                    reason, stop = _shortened(broken), max(limit, place)
+                    reason, stop = f"{broken!s:.80}", max(limit, place)
         if reason and self.closed and not found:
             reason = problem(text[begin : limit - size])
         if reason:
@@ -259,7 +259,7 @@ class PlainJson(JsonCalls):
         self._begin = re.compile(rf"(?P<tag>{marks}(?:^|(?<=\|>))(?={bracket})[ \t]*)", re.MULTILINE)
         self._brackets = ("[", "{") if lists else ("{",)
         words = {self.keys.name, self.keys.arguments, *self.keys.also, "name", "arguments", "parameters", "function"}
-        self._words = tuple(words)
+        self._words = words
 
     def _scan(self, text: str) -> Iterator[FoundCalls]:
         position, failures = 0, 0
@@ -279,8 +279,7 @@ class PlainJson(JsonCalls):
                     value = read_json(text[place:stop])
                 except ValueError as error:
                     if tagged or self._means_a_call(text[place : place + 2000]):
-                        reason = _shortened(error)
-                        call = ToolCall("", error=f"the tool call is not valid JSON: {reason}")
+                        call = ToolCall("", error=f"the tool call is not valid JSON: {error!s:.80}")
                         yield FoundCalls(start, len(text), call)
                         return
                     failures += 1
@@ -301,7 +300,7 @@ class PlainJson(JsonCalls):
 
     def _is_call(self, value: Any) -> bool:
         values = value if isinstance(value, list) else [value]
-        return any(isinstance(one, dict) and any(word in one for word in self._words) for one in values)
+        return any(isinstance(one, dict) and not self._words.isdisjoint(map(str.lower, one)) for one in values)
 
     def _means_a_call(self, text: str) -> bool:
         """Whether a text that is not JSON has words of a call, or is cut off before it could."""
@@ -343,7 +342,3 @@ def _skip(text: str, start: int) -> int:
     """Return the index after white space, commas, semicolons and marks of a code block."""
     match = _BETWEEN.match(text, start)
     return match.end() if match else start
-
-
-def _shortened(error: Exception, limit: int = 80) -> str:
-    return str(error) if len(str(error)) <= limit else str(error)[:limit] + "..."

@@ -39,10 +39,6 @@ class FoundCalls(NamedTuple):
     call: ToolCall
 
 
-def _start(found: FoundCalls) -> int:
-    return found.start
-
-
 class NativeParser:
     """A `tools.Parser` of one family; see the subclasses, and families.py for the table.
 
@@ -172,7 +168,7 @@ class NativeParser:
             nonlocal found, asked
             if found is None:
                 found = list(self._scan(text))
-            before = bisect(found, place, key=_start)
+            before = bisect(found, place, key=lambda one: one.start)
             if not before or place >= found[before - 1].stop:
                 return False
             start, _, call = found[before - 1]

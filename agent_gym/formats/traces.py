@@ -1,7 +1,8 @@
 """Traces of a call that cannot be read: a mark that is whole, that lost or changed a character, or that was cut off.
 
 A call that was meant must never be taken for a final answer, however it is broken. A turn without a call is searched
-for the marks of its family, closing ones too, with at most one wrong character, and for a beginning of one at its end.
+for the marks of its family, closing ones too, in any case and spacing, for one with a wrong character, and for a
+beginning of one at its end.
 A mark with one wrong character has a half that is whole, so that the search is one for words.
 """
 
@@ -9,13 +10,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 _SHORTEST = 5  # of a mark that may have a wrong character
 _BEGINNING = 4  # characters of a mark at the end of a turn that show it
 _MARKUP = re.compile(r"[<\[|/>]")
 _KEYS = ("arguments", "parameters")
 # {"name": ..., "arguments": {...}} of any family, in which one quote may be missing, or as Python writes it.
-_BODY = re.compile(rf"(?:[\"'](?:{'|'.join(_KEYS)})[\"']?|(?:{'|'.join(_KEYS)})[\"'])\s*:\s*[\"']?\{{")
+_QUOTE = "[\"'\u201c\u201d\u201e]"
+_BODY = re.compile(
+    rf"(?:{_QUOTE}(?:{'|'.join(_KEYS)}){_QUOTE}?|(?:{'|'.join(_KEYS)}){_QUOTE})\s*:\s*{_QUOTE}?\{{", re.IGNORECASE
+)
 
 
 def marks_of(pieces: Iterable[str]) -> tuple[str, ...]:
@@ -32,7 +37,7 @@ def trace(text: str, marks: Sequence[str], opening: Sequence[str]) -> int:
         marks: what `marks_of` returned.
         opening: those that open calls: a text may end in the middle of one.
     """
-    places = [place for mark in marks if (place := text.find(mark)) >= 0]
+    places = [found.start() for mark in marks if (found := _loose(mark).search(text))]
     if places:
         return min(places)
     if body := _BODY.search(text):
@@ -46,6 +51,12 @@ def trace(text: str, marks: Sequence[str], opening: Sequence[str]) -> int:
             if end.endswith(mark[:size]) and _MARKUP.search(mark[:size]):
                 return len(end) - size
     return -1
+
+
+@lru_cache(maxsize=1024)
+def _loose(mark: str) -> re.Pattern[str]:
+    """Return the pattern of a mark in any case, with white space anywhere or nowhere."""
+    return re.compile(r"\s*".join(map(re.escape, "".join(mark.split()))), re.IGNORECASE)
 
 
 def _nearly(text: str, mark: str) -> Iterator[int]:
