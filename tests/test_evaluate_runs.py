@@ -118,7 +118,7 @@ def test_turns_and_episodes_that_a_limit_of_tokens_cut_are_counted(capsys: pytes
         assert main([*argv, *limits.split()]) == 0
         said.append([line for line in capsys.readouterr().err.splitlines() if "agent-gym: AgentR1" in line])
     assert said[0] == said[3] == [], "nothing was cut, or both limits were asked for"
-    assert re.search(r"\d+ turns were cut at 12 tokens \(--max_turn_tokens\)", said[1][-1])
+    assert re.search(r"\d+ of \d+ turns were cut at 12 tokens \(--max_turn_tokens\)", said[1][-1])
     assert re.search(r"[1-4] of 4 episodes ended at 400 \(--max_tokens\)", said[2][-1])
 
 

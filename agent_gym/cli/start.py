@@ -17,7 +17,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent_gym.cli.parser import CommandParser, add_engine, announce, positive, seed_list
+from agent_gym.cli.parser import CommandParser, add_engine, announce, nearest, positive, seed_list
 from agent_gym.dependencies import install_command
 from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate.report import align
@@ -164,8 +164,7 @@ def _named(arguments: argparse.Namespace) -> tuple[str, str, str | None]:
     """Return the algorithm, the preset, and the environment of one's own or None, that a command line names."""
     algorithms, words = [[one for one in arguments.what if (one in _ALGORITHMS) == known] for known in (True, False)]
     if len(algorithms) > 1:
-        known = ", ".join(_ALGORITHMS)
-        raise ConfigError(f"speedrun: {' and '.join(algorithms)} are two algorithms; name one of {known}")
+        raise ConfigError(f"speedrun: {' and '.join(algorithms)} are two algorithms; name one of grpo, ppo, rpp")
     algorithm, preset, env = (*algorithms, "grpo")[0], arguments.preset, arguments.env
     if len(given := [*words, *(one for one in (preset, env) if one is not None)]) > 1:
         raise ConfigError(f"speedrun: {' and '.join(given)} are two; name one preset or one environment")
@@ -179,5 +178,6 @@ def _named(arguments: argparse.Namespace) -> tuple[str, str, str | None]:
     except ConfigError as error:
         if word is None:
             raise
-        known = f"no preset ({', '.join(_PRESETS)}), no algorithm ({', '.join(_ALGORITHMS)})"
-        raise ConfigError(f"speedrun: {word!r} is {known}, and {error}") from error
+        near = nearest(word, [*_PRESETS, *_ALGORITHMS])
+        more = "" if near.startswith("did you") else f", and {error}"
+        raise ConfigError(f"speedrun: {word!r} is no preset, algorithm or environment; {near}{more}") from error

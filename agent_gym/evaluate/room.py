@@ -77,6 +77,7 @@ def cut_line(episodes: Sequence[Episode], budget: Budget) -> str:
     most, whole = budget.max_turn_tokens, budget.max_tokens
     cut = [one for e in episodes for one in e.steps if one.finish_reason == "length" and one.stop - one.start >= most]
     ended = [one for one in episodes if one.truncation == "tokens"]
-    found = [f"{len(cut):,} turns were cut at {most:,} tokens (--max_turn_tokens)"] if cut else []
+    turns = sum(len(one.steps) for one in episodes)
+    found = [f"{len(cut):,} of {turns:,} turns were cut at {most:,} tokens (--max_turn_tokens)"] if cut else []
     found += [f"{len(ended):,} of {len(episodes):,} episodes ended at {whole:,} (--max_tokens)"] if ended else []
     return f"{episodes[0].spec.env_id}: {', '.join(found)}" if found else ""
