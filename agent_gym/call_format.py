@@ -327,7 +327,8 @@ def _stated(template: Template, families: Sequence[NativeParser], plain: Callabl
     if _HERMES.search(prompt):
         return hermes
     if _WRITES.search(template.source):  # it writes calls that it is not given so, or in a form that is not known
-        known = [parser for parser in families if _tokens(parser) and _all_in(_tokens(parser), template.source)]
+        found = {one: _TOKENS.findall(one.render(_NAME, {_ARGUMENT: "a"})) for one in families}
+        known = [one for one, own in found.items() if own and all(token in template.source for token in own)]
         return known[0] if len(known) == 1 else None
     for parser in families:
         if parser.family == _SIGNS.get(next(filter(prompt.__contains__, _SIGNS), "")):
@@ -340,15 +341,6 @@ def _stated(template: Template, families: Sequence[NativeParser], plain: Callabl
     except ConfigError:
         answered = False
     return hermes if answered and "<tool_call>" not in prompt else None
-
-
-def _tokens(parser: NativeParser) -> list[str]:
-    """Return the parts of a parser's call that look like tokens."""
-    return _TOKENS.findall(parser.render(_NAME, {_ARGUMENT: "a"}))
-
-
-def _all_in(tokens: Sequence[str], text: str) -> bool:
-    return all(token in text for token in tokens)
 
 
 def _answers(

@@ -136,7 +136,8 @@ def parsed(value: Any) -> list[Choice]:
                 return _lettered(texts)
             return [Choice(_text(label), _text(text)) for label, text in zip(labels, texts, strict=True)]
         filled = {str(key).strip(): text for key, text in value.items() if text is not None}
-        return [Choice(key, _text(text)) for key, text in filled.items()] if _short(filled) else _odd(value)
+        short = 1 < len(filled) <= _MOST and max(map(len, filled)) <= 2
+        return [Choice(key, _text(text)) for key, text in filled.items()] if short else _odd(value)
     if not isinstance(value, Sequence) or isinstance(value, bytes) or len(value) > _MOST:
         return _odd(value)
     if all(isinstance(one, Mapping) for one in value):
@@ -147,10 +148,6 @@ def parsed(value: Any) -> list[Choice]:
             return _lettered(texts)
         return [Choice(_text(label), _text(text)) for label, text in zip(labels, texts, strict=True)]
     return _lettered(value)
-
-
-def _short(value: Mapping[str, Any]) -> bool:
-    return 1 < len(value) <= _MOST and all(len(key) <= 2 for key in value)
 
 
 def _odd(value: Any) -> list[Choice]:

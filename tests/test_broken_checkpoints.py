@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
 from json_mutations import mutated  # noqa: E402
@@ -86,6 +87,53 @@ def test_an_adapter_is_checked_without_its_base(run: Path, tmp_path: Path) -> No
         check_checkpoint(checkpoint)
     (checkpoint / "adapter_model.safetensors").unlink()
     with pytest.raises(ConfigError, match="it has no weights of an adapter"):
+        check_checkpoint(checkpoint)
+
+
+def test_a_critic_is_checked(run: Path, tmp_path: Path) -> None:
+    folder, checkpoint = copied(run, tmp_path / "ppo")
+    weights = (checkpoint / "model.safetensors").read_bytes()
+    (checkpoint / "critic").mkdir()
+    (checkpoint / "critic" / "model.safetensors").write_bytes(weights)
+    check_checkpoint(checkpoint)
+    (checkpoint / "critic" / "model.safetensors").write_bytes(weights[:-7])
+    with pytest.raises(ConfigError, match="critic/model.safetensors is not a whole file of weights"):
+        resumed(folder)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model_fsdp_0", "optimizer_0"])
+def test_shares_of_several_processes_are_checked(name: str, run: Path, tmp_path: Path) -> None:
+    _, checkpoint = copied(run, tmp_path / "shares")
+    (checkpoint / "pytorch_model_fsdp_0").mkdir()
+    values = {"model": {"a": torch.zeros(300), "b": torch.ones(7, 3)}}
+    for place in ("pytorch_model_fsdp_0", "optimizer_0"):
+        torch.distributed.checkpoint.save(values, checkpoint_id=checkpoint / place, no_dist=True)
+    check_checkpoint(checkpoint)
+    (share,) = (checkpoint / name).glob("*.distcp")
+    whole = share.read_bytes()
+    for content in (whole[:-1], whole[: len(whole) // 2], b""):
+        share.write_bytes(content)
+        with pytest.raises(ConfigError, match=f"{name}/{share.name} is not a whole file"):
+            check_checkpoint(checkpoint)
+    share.unlink()
+    with pytest.raises(ConfigError, match=f"{name}/{share.name} is not a whole file"):
+        check_checkpoint(checkpoint)
+    (checkpoint / name / ".metadata").write_bytes(b"")
+    with pytest.raises(ConfigError, match="cannot be resumed from"):
+        check_checkpoint(checkpoint)
+    (checkpoint / name / ".metadata").unlink()
+    with pytest.raises(ConfigError, match=f"{name} has no .metadata"):
+        check_checkpoint(checkpoint)
+
+
+@pytest.mark.parametrize("name", ["global_step1/mp_rank_00_model_states.pt", "pytorch_model_fsdp.bin", "optimizer.bin"])
+def test_archives_of_several_processes_are_checked(name: str, run: Path, tmp_path: Path) -> None:
+    _, checkpoint = copied(run, tmp_path / "archives")
+    (checkpoint / name).parent.mkdir(exist_ok=True)
+    torch.save({"a": torch.zeros(300)}, checkpoint / name)
+    check_checkpoint(checkpoint)
+    (checkpoint / name).write_bytes((checkpoint / name).read_bytes()[:-30])
+    with pytest.raises(ConfigError, match=f"{name} is not a whole file"):
         check_checkpoint(checkpoint)
 
 

@@ -7,8 +7,10 @@ import warnings
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
+from torch.distributed.checkpoint import FileSystemReader
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
@@ -30,6 +32,7 @@ _PARTS = {
     "optimizer": ("optimizer*", "global_step*", "pytorch_model_fsdp*"),
     "schedule": ("scheduler.pt", "global_step*"), "random numbers": ("rng_state*.pth",),
 }  # fmt: skip
+_ARCHIVES = ("*.pt", "*.pth", "pytorch_model_fsdp*.bin", "optimizer*.bin", "global_step*/*.pt")  # written by torch.save
 
 
 def check_checkpoint(folder: Path) -> None:
@@ -49,14 +52,27 @@ def check_checkpoint(folder: Path) -> None:
             check_weights(folder, "adapter_model.safetensors")
         elif not [*folder.glob("pytorch_model_fsdp*"), *folder.glob("global_step*")]:  # shares of several processes
             check_model(str(folder))
+        check_weights(folder, "critic/*.safetensors")
         _check_state(folder / TRAINER_STATE_NAME)
-        for path in (*folder.glob("*.pt"), *folder.glob("*.pth")):
+        for path in [path for kind in _ARCHIVES for path in sorted(folder.glob(kind))]:
             if not zipfile.is_zipfile(path):
-                raise ValueError(f"{path.name} is not a whole file ({path.stat().st_size:,} bytes)")
-    except (ValueError, OSError, ConfigError) as error:
+                raise ValueError(f"{path.relative_to(folder)} is not a whole file ({path.stat().st_size:,} bytes)")
+        for path in (*folder.glob("pytorch_model_fsdp_*/"), *folder.glob("optimizer_*/")):
+            _check_shares(path)
+    except (ValueError, OSError, ConfigError, UnpicklingError, EOFError) as error:
         raise ConfigError(f"{folder} cannot be resumed from: {error}; {cure}") from error
     if lost := [part for part, names in _PARTS.items() if not any(next(folder.glob(one), "") for one in names)]:
         warnings.warn(f"{folder} has no file of the {', the '.join(lost)}, which begin anew", stacklevel=3)
+
+
+def _check_shares(path: Path) -> None:
+    """Compare the files of a folder that torch.distributed.checkpoint has written with the places that it names."""
+    if not (path / ".metadata").is_file():
+        raise ValueError(f"{path.name} has no .metadata, which says what its files hold")
+    for part in (FileSystemReader(path).read_metadata().storage_data or {}).values():
+        file = path / part.relative_path
+        if not file.is_file() or file.stat().st_size < part.offset + part.length:
+            raise ValueError(f"{path.name}/{file.name} is not a whole file")
 
 
 def _check_state(path: Path) -> None:

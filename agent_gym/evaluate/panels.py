@@ -124,11 +124,8 @@ def sha256(value: Any) -> str:
 
 def canonical(value: Any) -> str:
     """Return a value as JSON that is the same everywhere: keys sorted, no spaces, ASCII, images by their digest."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_plain_value)
-
-
-def _plain_value(value: Any) -> Any:
-    return value.digest if isinstance(value, Image) else json_ready(value)
+    plain = lambda one: one.digest if isinstance(one, Image) else json_ready(one)  # noqa: E731
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=plain)
 
 
 @contextmanager

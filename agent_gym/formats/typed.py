@@ -114,14 +114,10 @@ def property_of(schema: Mapping[str, Any] | None, key: str) -> Mapping[str, Any]
 def referred(place: str, root: Mapping[str, Any]) -> Any:
     """Return the part of a schema that a "$ref" names; None if there is none."""
     node: Any = root
-    for part in _parts(place):
+    for part in place.removeprefix("#").strip("/").split("/"):
+        part = part.replace("~1", "/").replace("~0", "~")
         node = node.get(part) if isinstance(node, Mapping) else None
     return node
-
-
-def _parts(place: str) -> Iterator[str]:
-    for part in place.removeprefix("#").strip("/").split("/"):
-        yield part.replace("~1", "/").replace("~0", "~")
 
 
 def _type_of(value: Any) -> set[str]:
