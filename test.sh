@@ -2,7 +2,7 @@
 #
 # Run the tests, after setting up the environment where that is still to be done.
 #
-#   ./test.sh               the default suite, two files at a time: no GPU, no network, nothing slow
+#   ./test.sh               the default suite, three files at a time: no GPU, no network, nothing slow
 #   ./test.sh --slow        the slow tests, and the property tests with all their examples
 #   ./test.sh --lint        ruff, mypy, the import contract, shellcheck
 #   ./test.sh -k spans -x   whatever else is given goes to pytest
@@ -40,7 +40,8 @@ case ${1:-} in
     exec "$bin/python" -m pytest -m "(slow or property) and not gpu and not network" "$@"
     ;;
   # Tests of one file share what they have started (an engine, a server), so that they stay together. The files come in
-  # the order of tests/conftest.py. A test that hangs fails, with the stacks of its threads, and the others run on.
-  '') exec "$bin/python" -m pytest -n 2 --dist loadfile --no-loadscope-reorder --timeout 900 --durations=25 ;;
+  # the order of tests/conftest.py. Three at a time keep two cores busy: many tests wait for a process or a limit. A test
+  # that hangs fails, with the stacks of its threads, and the others run on.
+  '') exec "$bin/python" -m pytest -n 3 --dist loadfile --no-loadscope-reorder --timeout 900 --durations=25 ;;
   *) exec "$bin/python" -m pytest "$@" ;;
 esac

@@ -177,6 +177,7 @@ def test_the_launcher_runs_the_same_training(config: Path) -> None:
 # What takes long is announced, and what is interrupted leaves something to go on with.
 
 
+@pytest.mark.slow
 def test_a_rollout_that_is_interrupted_keeps_what_was_finished(tiny_model: str, tmp_path: Path) -> None:
     # More than anybody waits for, of a world that answers at once.
     words = ["rollout", GSM8K, "--expert", "--tokenizer", tiny_model, "--episodes", "20000", "--output", "some.jsonl"]
@@ -206,6 +207,7 @@ def test_training_that_is_interrupted_says_what_to_resume_from(command: str, tin
     assert state["global_step"] == int(step) + 1
 
 
+@pytest.mark.slow
 def test_loading_a_model_is_announced(tiny_model: str, tmp_path: Path) -> None:
     words = ["rollout", GSM8K, "--model", tiny_model, "--engine", "transformers", "--episodes", "1"]
     words += ["--max_turn_tokens", "4", "--output"]

@@ -119,6 +119,7 @@ def test_an_error_of_several_lines_is_one_row_of_the_report(tmp_path: Path) -> N
     )
 
 
+@pytest.mark.slow
 def test_ranks_that_fail_say_why(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rank-0.failed").write_text('{"why": "an old one", "traceback": ""}')
     setting = doctor.StageSettings([], str(tmp_path))

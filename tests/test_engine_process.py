@@ -41,6 +41,7 @@ def group(leader: int) -> list[str]:
     return found.stdout.decode().splitlines()
 
 
+@pytest.mark.slow
 def test_it_samples_syncs_sleeps_is_interrupted_and_leaves_nothing() -> None:
     model = AutoModelForCausalLM.from_pretrained(model_folder())
     with closing(VLLMChildPolicy(model_folder(), [EOS], context=CONTEXT, kv_cache_gib=0.1)) as policy:

@@ -104,6 +104,7 @@ def test_no_answered_turn_is_lost(name: str, tiny_model: str, tmp_path: Path) ->
         assert any([one.strip() for one in steps] == [one.strip() for one in written] for steps in found)
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_no_conversation(tiny_model: str, tmp_path: Path) -> None:
     record = tmp_path / "talks.jsonl"
 

@@ -91,6 +91,7 @@ class ByWords:
         return [[verdicts[0][0] / 10]]
 
 
+@pytest.mark.slow
 @pytest.mark.vllm
 def test_vllm_samples_the_policy_and_judges_it(tmp_path: Path) -> None:
     """Logprobs of the policy stay the trainer's beside a judge's prompts; the judge answers with the newest weights."""

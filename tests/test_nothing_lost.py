@@ -148,6 +148,7 @@ def test_what_json_has_no_form_for_is_written_all_the_same(tokenizer: Any, tmp_p
 # The disk.
 
 
+@pytest.mark.slow
 def test_a_full_disk(tokens: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.jsonl"
     run = words(path, 60, tokens)

@@ -43,6 +43,7 @@ def check_syncs(policy: Policy | Any, model: Any, seed: int) -> None:
         before = finished
 
 
+@pytest.mark.slow
 def test_a_mixture_of_experts_is_given_new_weights(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(mixture_of_experts(tmp_path), dtype=torch.float32)
     with closing(VLLMPolicy(tmp_path, [EOS], context=CONTEXT, kv_cache_gib=0.1)) as policy:

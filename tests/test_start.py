@@ -203,6 +203,7 @@ def test_a_disk_that_is_full_at_the_start(tmp_path: Path, monkeypatch: pytest.Mo
     assert not (tmp_path / "unfinished").exists() and trainer.scheduler.policy.synced == 0
 
 
+@pytest.mark.slow
 def test_a_name_that_cannot_be_given_leaves_the_checkpoint_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,6 +410,7 @@ def test_every_schedule_goes_on_as_the_straight_one(tmp_path: Path, kind: str) -
     assert faster == rates(tmp_path / "fast", kind, 8, learning_rate=2e-3)[-2:]
 
 
+@pytest.mark.slow
 def test_a_python_run_goes_on_from_what_its_settings_name(tmp_path: Path) -> None:
     make_trainer(tmp_path, **SAVED).train()
     trainer = make_trainer(tmp_path, **{**SAVED, "max_steps": 3}, resume_from_checkpoint="true")
