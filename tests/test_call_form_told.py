@@ -102,6 +102,7 @@ def test_a_dry_run_of_a_model_elsewhere_says_nothing_of_it(tmp_path: Path, folde
         (tmp_path / "kept").rename(Path(folders["plain"]) / "chat_template.jinja")
 
 
+@pytest.mark.slow
 def test_the_gateway_says_it_at_its_start(folders: dict[str, str], tmp_path: Path) -> None:
     words = ["gateway", "--model", folders["gptoss"], "--engine", "transformers", "--port", "0"]
     command = [sys.executable, "-m", "agent_gym", *words]

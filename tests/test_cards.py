@@ -86,6 +86,7 @@ def test_failed_episodes_are_in_the_card_and_a_protocol_is_an_argument(tokenizer
     assert card["counts"] == counts and len(card["failures"]) == 1 and card["panel"]["name"] == ""
 
 
+@pytest.mark.slow
 def test_a_run_that_breaks_off_says_what_it_skipped_and_gone_on_with_nothing(tiny_model: str, tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
     words = ["eval", BISECT, "--expert", "--episodes", "40", "--tokenizer", tiny_model, "--output", str(file)]

@@ -180,6 +180,7 @@ def test_the_plan_of_a_role_of_self_play_is_its_own() -> None:
     assert plans[0].startswith("offer: ") and plans[1] == "accept"
 
 
+@pytest.mark.slow
 def test_the_initial_policy_as_a_teacher(tmp_path: Path) -> None:
     """A copy, and LoRA without an adapter that is still zero, are what training began with: the KL begins at 0."""
     from peft import get_peft_model

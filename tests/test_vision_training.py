@@ -159,6 +159,7 @@ def test_an_adapter_learns_and_is_merged_with_its_processor(tmp_path: Path) -> N
     assert load_processor(merged).image_token_id == trainer.vision.token_id
 
 
+@pytest.mark.slow
 @pytest.mark.vllm
 def test_vllm_samples_what_the_trainer_scores_through_updates(tmp_path: Path) -> None:
     trainer = make(tmp_path, use_vllm=True, max_steps=3, vllm_max_model_length=CONTEXT, max_num_seqs=8)
