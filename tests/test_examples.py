@@ -23,7 +23,8 @@ def example(name: str) -> Any:
 
 
 def test_examples_are_short_and_each_has_a_test() -> None:
-    here = Path(__file__).read_text() + (Path(__file__).parent / "test_gateway_serving.py").read_text()
+    others = ("test_gateway_serving.py", "test_swe_agents.py")
+    here = "".join((Path(__file__).parent / name).read_text() for name in (Path(__file__).name, *others))
     for file in EXAMPLES.glob("*.py"):
         assert len(file.read_text().splitlines()) <= LINES.get(file.stem, 80), file.name
         assert f'example("{file.stem}")' in here or f"from {file.stem} import" in here, f"no test runs {file.name}"

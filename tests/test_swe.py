@@ -11,6 +11,7 @@ import re
 import tarfile
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from runpy import run_path
 from typing import Any
@@ -20,6 +21,8 @@ from swe_tools import ENV_ID, made_env, release_files, shared_folder, shared_tas
 
 import agent_gym
 from agent_gym.cli.main import main
+from agent_gym.envs.swe.judging import counts
+from agent_gym.envs.swe.tasks import read_task
 from agent_gym.errors import ConfigError
 from agent_gym.prepare import Options, prepare
 from agent_gym.prepare.release_builder import split_of
@@ -398,6 +401,12 @@ def test_the_end_of_the_turns_or_of_the_time_runs_the_tests(task: Path) -> None:
     late = made_env(task, seconds=0.01)
     late.reset(seed=0)
     assert late.step(late.expert_action())[1:3] == (1.0, True)
+
+
+def test_a_stub_with_the_name_of_the_module_is_not_of_the_package(task: Path) -> None:
+    module = replace(read_task(task), own=("words.py", "wordlets/"))
+    counted = {path: counts(module, path) for path in ("words.py", "words.pyi", "words.py/a.py", "wordlets/a.py")}
+    assert counted == {"words.py": True, "words.pyi": False, "words.py/a.py": False, "wordlets/a.py": True}
 
 
 def test_settings_and_damage_are_told(task: Path, tmp_path: Path) -> None:

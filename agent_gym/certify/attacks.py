@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from runpy import run_path
 
 import numpy as np
@@ -62,34 +62,35 @@ def attacks(subject: Subject) -> Record:
     Random play and a script for comparison.
     """
     env, split, tasks = subject.env, subject.held_out, subject.some(subject.held_out, 100, 30)
-    results: dict[str, tuple[float, float]] = {}
+    script = load_script(subject.script) if subject.script else None
+    cheap, outcomes = battery(subject), dict[str, list[tuple[float, bool]]]()
 
-    def measure(name: str, turns: Callable[[int], Iterator[str]]) -> None:
-        outcomes = [outcome(subject.trace(env, turns(index), (split, index), seed=index)) for index in tasks]
-        reward, success = np.mean(outcomes, axis=0)
-        results[name] = float(reward), float(success)
+    def measure(name: str, index: int, turns: Iterator[str]) -> None:
+        outcomes.setdefault(name, []).append(outcome(subject.trace(env, turns, (split, index), seed=index)))
 
-    for name, attack in battery(subject).items():
-        measure(name, lambda _, attack=attack: script_turns(env, attack))  # type: ignore[misc]
-    best = max(results, key=lambda name: results[name][::-1])
-    richest = max(results, key=lambda name: results[name][0])
-    success = results[best][1]
-    text = f"the best of {len(results)} attacks, {best!r}, solves {success:.0%} of {split}"
-    # Drawn anew for each task, and from other numbers than the world's, which has the index for its seed.
-    measure("random", lambda index: random_turns(env, (index, 1)))
-    if subject.script:
-        script = load_script(subject.script)
-        measure("script", lambda _: script_turns(env, script))
-    problems, expert_success = [], 1.0
-    if subject.has_expert:
-        measure("expert", lambda _: expert_turns(env))
-        expert_reward, expert_success = results["expert"]
-        if results[richest][0] > max(ATTACK_REWARD * expert_reward, 0.0):
-            problems.append(f"the attack {richest!r} earns {results[richest][0]:.3g}, the expert {expert_reward:.3g}")
-    low, _ = wilson_interval(success * len(tasks), len(tasks))
+    for index in subject.in_time(tasks):
+        for name, attack in cheap.items():
+            measure(name, index, script_turns(env, attack))
+        # Drawn anew for each task, and from other numbers than the world's, which has the index for its seed.
+        measure("random", index, random_turns(env, (index, 1)))
+        if script:
+            measure("script", index, script_turns(env, script))
+        if subject.has_expert:
+            measure("expert", index, expert_turns(env))
+    results = {name: tuple(np.mean(some, axis=0).tolist()) for name, some in outcomes.items()}
+    best = max(cheap, key=lambda name: results[name][::-1])
+    richest = max(cheap, key=lambda name: results[name][0])
+    success, count = results[best][1], len(outcomes[best])
+    played = f"{count} of {len(tasks)} tasks of {split}" if count < len(tasks) else split
+    text = f"the best of {len(cheap)} attacks, {best!r}, solves {success:.0%} of {played}"
+    expert_reward, expert_success = results.get("expert", (0.0, 1.0))
+    problems = []
+    if subject.has_expert and results[richest][0] > max(ATTACK_REWARD * expert_reward, 0.0):
+        problems.append(f"the attack {richest!r} earns {results[richest][0]:.3g}, the expert {expert_reward:.3g}")
+    low, _ = wilson_interval(success * count, count)
     if low > ATTACK_SUCCESS * expert_success:
-        problems.insert(0, f"the attack {best!r} solves {success:.0%} of {len(tasks)} tasks of {split}")
-    hedge = hedging(subject, split, tasks)
+        problems.insert(0, f"the attack {best!r} solves {success:.0%} of {count} tasks of {split}")
+    hedge = hedging(subject, split, tasks[:count])
     if hedge is not None and hedge > ATTACK_SUCCESS * expert_success:
         problems.append(f"the right answer among others, all of them in one turn, counts in {hedge:.0%} of the tasks")
     numbers = {
@@ -98,7 +99,7 @@ def attacks(subject: Subject) -> Record:
         for what, one in zip(("reward", "success"), both, strict=True)
     }
     numbers |= {} if hedge is None else {"the right answer among others": hedge}
-    return judged("attacks", text, problems, {"tasks": float(len(tasks)), **numbers})
+    return judged("attacks", text, problems, {"tasks": float(count), **numbers})
 
 
 def battery(subject: Subject) -> dict[str, Attack]:
@@ -170,7 +171,7 @@ def _stating(subject: Subject, start: str, end: str) -> dict[str, Attack]:
     }
 
 
-def hedging(subject: Subject, split: str, tasks: Iterable[int]) -> float | None:
+def hedging(subject: Subject, split: str, tasks: range) -> float | None:
     """Return in which share of tasks the right answer among others counts, by the best way to write them.
 
     No attack can do this by itself where answers are many. A policy that has found a page with the answer can, and RL
@@ -178,7 +179,7 @@ def hedging(subject: Subject, split: str, tasks: Iterable[int]) -> float | None:
     no gold answer is named.
     """
     solved: list[list[bool]] = []
-    for index in tasks:
+    for index in subject.in_time(tasks):
         if episodes := _hedged(subject, (split, index)):
             solved.append([outcome(subject.trace(subject.env, turns, (split, index)))[1] for turns in episodes])
     return max(sum(way) / len(way) for way in zip(*solved, strict=True)) if solved else None
@@ -187,6 +188,8 @@ def hedging(subject: Subject, split: str, tasks: Iterable[int]) -> float | None:
 def _hedged(subject: Subject, task: tuple[str, int]) -> list[list[str]]:
     """Return episodes that end with the right answer among others, one for each way to write them."""
     start, end, answers = subject.answer_pattern
+    if not any(answers):
+        return []
     if subject.has_expert:
         *before, last = policy_texts(subject.trace(subject.env, expert_turns(subject.env), task))
         right = last[len(start) : len(last) - len(end)] if last.startswith(start) and last.endswith(end) else ""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +33,9 @@ RESET_CPU_S = 60
 """The same of a reset. The first one may draw a split or build an index."""
 STILL_S = 300
 """Seconds of silence after which a check is ended: an environment that waits for ever uses no CPU."""
+TASKS_S, LEAST_TASKS = 600, 5
+"""Seconds after which the attacks begin no further task, and the tasks that they play in any case: with fewer, an
+attack that solves all of them does not fail."""
 SOLVED = 0.95
 """Share of tasks that the expert solves. Generated tasks have 1; of official data some rows cannot be solved."""
 LEAK = 0.1
@@ -154,12 +159,15 @@ class Subject:
             golds = [self.gold(split, index) for index in self.some(split, 60, 60)]
             named = Counter(str(gold) for gold in golds if isinstance(gold, str | int | float))
             return "<answer>", "</answer>", [text for text, _ in named.most_common()] or ["no", "1"]
-        tasks = [(split, index) for index in self.some(split, 60, 60)]
+
+        def lasts(split: str, count: int) -> list[str]:
+            tasks = self.in_time(self.some(split, count, count), TASKS_S / 5)
+            return [policy_texts(self.trace(self.env, expert_turns(self.env), (split, one)))[-1] for one in tasks]
+
         # Answers are the answers of training; the text around them is recognised better with other tasks.
-        others = [(self.held_out, index) for index in self.some(self.held_out, 10, 10)]
-        lasts = [policy_texts(self.trace(self.env, expert_turns(self.env), task))[-1] for task in [*tasks, *others]]
-        start, end = _affixes(lasts)
-        answers = Counter(one[len(start) : len(one) - len(end)] for one in lasts[: len(tasks)])
+        own, others = lasts(split, 60), lasts(self.held_out, 10)
+        start, end = _affixes([*own, *others])
+        answers = Counter(one[len(start) : len(one) - len(end)] for one in own)
         return start, end, [text for text, _ in answers.most_common()]
 
     @property
@@ -173,6 +181,11 @@ class Subject:
 
     def some(self, split: str, full: int, quick: int) -> range:
         return range(min(self.number(full, quick), len(self.env.tasks[split])))
+
+    def in_time(self, tasks: range, seconds: float = TASKS_S) -> Iterator[int]:
+        """Yield the first tasks in any case, and others as long as there is time for them; a tenth of it if quick."""
+        end = time.monotonic() + self.number(10, 1) * seconds / 10
+        return itertools.takewhile(lambda one: one < LEAST_TASKS or time.monotonic() < end, tasks)
 
     def gold(self, split: str, index: int) -> Any:
         """Return the gold answer of a task, None where the environment names none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import shutil
@@ -72,63 +73,49 @@ def build_package(releases: Sequence[Sequence[Release]], folder: Path, progress:
         raise ConfigError("the tests of packages need pytest, which is not installed; run: pip install pytest")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    _tree.cache_clear()  # archives of this machine may be others now
     newest = max((one for series in releases for one in series), key=lambda one: one.rank)
-    built = _functions(newest, functions) if functions else (one for series in releases for one in _built(series))
-    pairs = []
-    for one, task in built:
-        pairs.append(one)
-        if progress:
-            words = one["task"] or f"no task: {one['reason']}"
-            print(f"agent-gym: {newest.package} {_versions(one)}: {words}", file=sys.stderr, flush=True)
-        if task:
+    tries: list[tuple[Release, ...]] = [(newest,)] if functions else [two for one in releases for two in pairwise(one)]
+    pairs: list[dict[str, str]] = []
+    for some in tries:
+        made, reason = list[SoftwareTask](), ""
+        try:
+            trees = [_tree(one) for one in some]
+            made = function_tasks(trees[0], functions) if functions else [build(*trees)]
+        except NoTask as error:
+            reason = str(error)
+        versions = {"before": "" if functions else some[0].version, "after": some[-1].version}
+        for task in made:
             write(task, folder / task.name)
+        for name in [task.name for task in made] or [""]:
+            pairs.append({**versions, "task": name, "reason": reason})
+            if progress:
+                words = f"{newest.package} {_versions(versions)}: {name or f'no task: {reason}'}"
+                print(f"agent-gym: {words}", file=sys.stderr, flush=True)
     if not pairs:
-        pairs = [_pair("", "", f"it has {len(releases[0])} releases, and needs two")]
+        reason = f"it has {len(releases[0])} releases, and needs two"
+        pairs = [{"before": "", "after": "", "task": "", "reason": reason}]
     about = {"package": newest.package, "pairs": pairs}
     (folder / REPORT).write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _pair(before: str, after: str, reason: str = "", task: str = "") -> dict[str, str]:
-    return {"before": before, "after": after, "task": task, "reason": reason}
 
 
 def _versions(pair: Mapping[str, str]) -> str:
     return " -> ".join(filter(None, (pair["before"], pair["after"])))
 
 
-def _built(releases: Sequence[Release]) -> Iterator[tuple[dict[str, str], SoftwareTask | None]]:
-    trees: dict[Release, ReleaseTree] = {}
-    for old, new in pairwise(releases):
-        try:
-            for one in (old, new):
-                if one not in trees:
-                    trees[one] = _tree(one)
-            made = build(trees[old], trees[new])
-            yield _pair(old.version, new.version, task=made.name), made
-        except NoTask as reason:
-            yield _pair(old.version, new.version, str(reason)), None
-        trees.pop(old, None)
-
-
-def _functions(newest: Release, count: int) -> Iterator[tuple[dict[str, str], SoftwareTask | None]]:
-    try:
-        for made in function_tasks(_tree(newest), count):
-            yield _pair("", newest.version, task=made.name), made
-    except NoTask as reason:
-        yield _pair("", newest.version, str(reason)), None
-
-
+@functools.lru_cache(maxsize=2)  # of two pairs the release between them
 def _tree(release: Release) -> ReleaseTree:
     if release.package in _PYTEST:
         raise NoTask("pytest itself needs the package, so that its tests would run on pytest's copy")
     data = fetch(release)
-    digest = hashlib.sha256(data).hexdigest()
+    source = release.source if release.source.startswith("http") else Path(release.source).name
+    known = release._replace(sha256=hashlib.sha256(data).hexdigest(), source=source)
     try:
-        files = unpack(data, f"{release.package} {release.version}")
+        tree = ReleaseTree(known, unpack(data, f"{release.package} {release.version}"))
+        assert tree.package  # which nothing may tell
     except ConfigError as error:
         raise NoTask(str(error)) from None
-    source = release.source if release.source.startswith("http") else Path(release.source).name
-    return ReleaseTree(release._replace(sha256=digest, source=source), files)
+    return tree
 
 
 def report_lines(folder: Path, pieces: Mapping[str, Any]) -> Iterator[str]:

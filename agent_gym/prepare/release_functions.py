@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from agent_gym.errors import ConfigError
-from agent_gym.prepare.release_tasks import NoTask, SoftwareTask, failing_on, first_run, passing, suite_of, variants_of
+from agent_gym.prepare.release_tasks import NoTask, SoftwareTask, first_run, passing, suite_of, variants_of
 from agent_gym.prepare.release_tree import ReleaseTree, patch_of
+from agent_gym.sandbox.suites import run_suite
 from agent_gym.sandbox.verdicts import Hidden, judge
 
 LEVEL = "function"
@@ -38,19 +38,20 @@ class Function(NamedTuple):
 
 
 def functions_of(tree: ReleaseTree) -> list[Function]:
-    """Return the functions that the tests name: first with a docstring, then others, in the order of their hashes."""
+    """Return the functions: first what the tests name, with a docstring before others, in the order of their hashes."""
     words = set(re.findall(rb"\w+", b" ".join(tree.tests().values())))
     found = [one for path, data in tree.own().items() if path.endswith(".py") for one in _functions(path, data)]
     names = Counter(one.name for one in found)
 
     def fits(one: Function) -> bool:
         body = tree.files[one.file][one.begin : one.end].strip()
-        copied = any(body in data for path, data in tree.files.items() if path != one.file)
-        return names[one.name] == 1 and one.name.rpartition(".")[2].encode() in words and not copied
+        return names[one.name] == 1 and not any(body in data for path, data in tree.files.items() if path != one.file)
 
-    return sorted(
-        filter(fits, found), key=lambda one: ('"""' not in one.head, hashlib.sha256(one.name.encode()).digest())
-    )
+    def rank(one: Function) -> tuple[bool, bool, bytes]:
+        named = one.name.rpartition(".")[2].encode() in words
+        return not named, '"""' not in one.head, hashlib.sha256(one.name.encode()).digest()
+
+    return sorted(filter(fits, found), key=rank)
 
 
 def _functions(path: str, source: bytes) -> Iterator[Function]:
@@ -60,15 +61,14 @@ def _functions(path: str, source: bytes) -> Iterator[Function]:
         body = ast.parse(source).body
     inner = [("", body), *((f"{node.name}.", node.body) for node in body if isinstance(node, ast.ClassDef))]
     for place, node in ((place, node) for place, nodes in inner for node in nodes):
-        if not isinstance(node, ast.FunctionDef) or node.name.startswith("_") or not node.end_lineno:
+        if not isinstance(node, ast.FunctionDef) or not node.end_lineno:
             continue
         has_doc = ast.get_docstring(node, clean=False) is not None
         rest = node.body[has_doc:]
         first = (node.body[0].end_lineno or 0) + 1 if has_doc else node.body[0].lineno
-        if not rest or first <= node.lineno or node.end_lineno - first + 1 not in _LINES:
+        inner_first = rest and not has_doc and isinstance(rest[0], ast.FunctionDef | ast.ClassDef)  # with decorators
+        if not rest or inner_first or first <= node.lineno or node.end_lineno - first + 1 not in _LINES:
             continue
-        if isinstance(rest[0], ast.FunctionDef | ast.ClassDef) and not has_doc:
-            continue  # whose decorators begin before it
         begin, end = (sum(map(len, lines[:at])) for at in (first - 1, node.end_lineno))
         indent = b" " * rest[0].col_offset
         if lines[rest[0].lineno - 1].startswith(indent):
@@ -78,8 +78,7 @@ def _functions(path: str, source: bytes) -> Iterator[Function]:
 
 def without(tree: ReleaseTree, function: Function) -> ReleaseTree:
     """Return a release with a body taken out."""
-    source = tree.files[function.file]
-    blank = f"{function.indent}raise NotImplementedError\n".encode()
+    source, blank = tree.files[function.file], f"{function.indent}raise NotImplementedError\n".encode()
     changed = source[: function.begin] + blank + source[function.end :]
     return replace(tree, files={**tree.files, function.file: changed})
 
@@ -90,10 +89,7 @@ def function_tasks(tree: ReleaseTree, count: int) -> list[SoftwareTask]:
     Raises:
         SandboxError: if the sandbox failed, and not the tests.
     """
-    try:
-        suite, functions = suite_of(tree, tree), functions_of(tree)
-    except ConfigError as error:
-        raise NoTask(str(error)) from None
+    suite, functions = suite_of(tree, tree), functions_of(tree)
     golden = first_run(suite)
     if golden.seconds > _MAX_SECONDS:
         raise NoTask(f"its tests take {golden.seconds:.0f} CPU seconds, at most {_MAX_SECONDS:.0f} make such tasks")
@@ -101,17 +97,25 @@ def function_tasks(tree: ReleaseTree, count: int) -> list[SoftwareTask]:
     judging: dict[Function, frozenset[str]] = {}
     for function in functions[: _TRIED * count]:
         if len(judging) < count:
-            failing, _ = failing_on(suite_of(without(tree, function), tree), always)
+            blank = suite_of(without(tree, function), tree)
+            failing = always - run_suite(blank, always, seconds=seconds).passed()
             if 0 < len(failing) <= _MAX_JUDGING:
-                judging[function] = failing
+                again = run_suite(blank, failing, seconds=seconds).by_id
+                judging[function] = frozenset(one for one in failing if again.get(one) not in ("passed", "skipped"))
     union = frozenset[str]().union(*judging.values())
     variants = tuple(variants_of(suite, union, always - union)) if union else ()
     covered = {name for one in variants for name in one.ids}
+
+    def of(names: frozenset[str]) -> Hidden:
+        return Hidden(tuple(sorted(names)), tuple(sorted(always - names)), variants, seconds)
+
+    # The right code is the same in all tasks, and judged once, but for the tests of a task alone.
+    whole = bool(union) and judge(suite, of(union & covered)).solved
     made = []
     for function, names in judging.items():
-        hidden = Hidden(tuple(sorted(names)), tuple(sorted(always - names)), variants, seconds)
-        if names <= covered and judge(suite, hidden).solved:
-            made.append(_task(tree, function, hidden))
+        alone = names and names <= covered and names <= run_suite(suite, names, seconds=seconds).passed()
+        if alone and (whole or judge(suite, of(names)).solved):
+            made.append(_task(tree, function, of(names)))
     if not made:
         raise NoTask("no function of it is alone in what few tests need")
     return made

@@ -18,13 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agent_gym.errors import ConfigError
 from agent_gym.prepare.release_tree import ReleaseTree, changelog_entry, patch_of
 from agent_gym.prepare.variants import Change, Site, changes_of, sites_of
 from agent_gym.sandbox.suites import Outcomes, Suite, run_suite
 from agent_gym.sandbox.verdicts import Hidden, Variant, changed, judge
 
-LEVELS = ("names", "changelog", "traceback")
 FOLDER = "/app"
 _RUNS = 3
 _BUILD_SECONDS = 120.0  # of CPU time, of a run
@@ -53,10 +51,6 @@ class SoftwareTask:
     hidden: Hidden
     patch: str
 
-    @property
-    def suite(self) -> Suite:
-        return suite_of(self.old, self.new)
-
 
 def suite_of(old: ReleaseTree, new: ReleaseTree, own: Mapping[str, bytes] | None = None) -> Suite:
     """Return the tests of a release over code: that of the release before, or other files in the package's place."""
@@ -70,12 +64,9 @@ def suite_of(old: ReleaseTree, new: ReleaseTree, own: Mapping[str, bytes] | None
 
 def check(old: ReleaseTree, new: ReleaseTree) -> str:
     """Return the golden patch of two releases; `NoTask` if they make no task, as far as reading shows."""
-    try:
-        if old.package != new.package:
-            raise NoTask(f"the package is {', '.join(new.package)}, and was {', '.join(old.package)}")
-        patch = patch_of(old.own(), new.own())
-    except ConfigError as error:
-        raise NoTask(str(error)) from None
+    if old.package != new.package:
+        raise NoTask(f"the package is {', '.join(new.package)}, and was {', '.join(old.package)}")
+    patch = patch_of(old.own(), new.own())
     lines = sum(line.startswith(("+", "-")) for line in patch.splitlines())
     if not lines:
         raise NoTask("the package is the same")
@@ -222,7 +213,7 @@ def write(task: SoftwareTask, folder: Path) -> None:
         "own": new.package,
         "root": new.root,
         "config": new.settings,
-        "files": task.suite.files,
+        "files": suite_of(old, new).files,
         "instructions": dict(task.instructions),
         "hidden": task.hidden.to_json(),
     }

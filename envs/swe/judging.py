@@ -58,7 +58,7 @@ def counts(task: SweTask, path: str) -> bool:
     """Whether a file belongs to the package, and is none that Python or pytest would read on its own."""
     parts = PurePosixPath(path).parts
     return (
-        path.startswith(task.own)
+        any(path == own or (own.endswith("/") and path.startswith(own)) for own in task.own)
         and ".." not in parts
         and not is_test(path)
         and parts[-1] not in _NEVER
