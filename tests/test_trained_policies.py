@@ -62,5 +62,5 @@ def test_the_arguments_of_training_are_for_their_environment_only() -> None:
 
 
 def test_an_unknown_name_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="trained:bisect does not come with the package; allowed: .*bisect512"):
-        model_source("trained:bisect")
+    with pytest.raises(ConfigError, match="trained:gsm8k does not come with the package; allowed: .*bisect512"):
+        model_source("trained:gsm8k")
