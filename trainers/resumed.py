@@ -68,7 +68,7 @@ def check_checkpoint(folder: Path) -> None:
 def _check_shares(path: Path) -> None:
     """Compare the files of a folder that torch.distributed.checkpoint has written with the places that it names."""
     if not (path / ".metadata").is_file():
-        raise ValueError(f"{path.name} has no .metadata, which says what its files hold")
+        raise ValueError(f"{path.name} has no .metadata, the list of its contents")
     for part in (FileSystemReader(path).read_metadata().storage_data or {}).values():
         file = path / part.relative_path
         if not file.is_file() or file.stat().st_size < part.offset + part.length:
