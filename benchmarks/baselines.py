@@ -1,7 +1,8 @@
 """Baselines of the cards: random play, the best cheap attack, a script that knows the world, the expert, models.
 
-    python benchmarks/baselines.py                  # four minutes of CPU time
+    python benchmarks/baselines.py                  # four minutes of CPU time; or of these: AgentR1/Sums-v0 ...
     python benchmarks/baselines.py --model smollm2  # a model, greedily and as it is, with turns of up to 128 tokens
+    python benchmarks/baselines.py --records        # SmolLM2 by the records of the leaderboard, where it has no row yet
     python benchmarks/baselines.py --runs runs/speedrun --preset webshop --section "A second start"  # recorded runs
 
 writes registry/baselines.json, which `agent-gym info` and the site show. The first plays `agent-gym certify ID --checks
@@ -24,6 +25,7 @@ from typing import Any
 from agent_gym.certify import certify
 from agent_gym.certify.report import baselines
 from agent_gym.errors import ConfigError
+from agent_gym.evaluate.cards import read_cards
 from agent_gym.registry import ENVS, EnvEntry, make
 from agent_gym.rollout.env_threads import shows_images
 from agent_gym.speedrun.figure import read_runs
@@ -51,6 +53,8 @@ POLICIES = {"imitation": "imitation", "expert imitation": "imitation", "GRPO pol
 def main() -> None:
     # Not that of `_common`: it writes the cards' own file, in which numbers of a smoke run must not stand.
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("ids", nargs="*", metavar="ID", help="of these environments; default: all")
+    options.add_argument("--records", action="store_true", help="take the rows of the leaderboard, and play nothing")
     options.add_argument("--model", help="play with this model, and nothing else")
     options.add_argument("--runs", metavar="FOLDER", help="take what a speedrun left there, and play nothing")
     options.add_argument("--preset", help="of these runs")
@@ -62,8 +66,14 @@ def main() -> None:
         others = [row for row in found[env_id].get("recipes", []) if row[0] != arguments.preset]
         found[env_id]["recipes"] = [*others, *rows]
         return write(found)
+    chosen = [entry for entry in ENVS if entry.id in (arguments.ids or {one.id for one in ENVS})]
+    if arguments.records:
+        for entry in chosen:
+            if entry.id in found and not found[entry.id]["models"]:
+                found[entry.id]["models"] = of_records(entry)
+        return write(found)
     measure = ladder.model_player(arguments.model) if arguments.model else None
-    for entry in ENVS:
+    for entry in chosen:
         if entry.needs and not is_there(entry):
             continue
         if measure is None:
@@ -77,6 +87,21 @@ def main() -> None:
             about["models"] = [*(one for one in about["models"] if one[0] != row[0]), row]
             print(f"{entry.id}: {row}", flush=True)
     write(found)
+
+
+def of_records(entry: EnvEntry) -> list[list[str]]:
+    """Return the row of the model in a cell of the leaderboard that has the arguments of the row of scripts."""
+    name, wanted = entry.id.removeprefix("AgentR1/"), settings(entry)
+    for file in sorted((ROOT / "benchmarks" / "history" / "leaderboard").glob(f"{name}.*.card.json")):
+        for card in read_cards(file):
+            if card["model"] and card["environment"]["kwargs"] == wanted:
+                success, reward, formed = (
+                    card["measures"].get(measure, {}).get("value", 0.0)
+                    for measure in ("episode/success", "reward", "reward/format")
+                )
+                panel = card["panel"]["name"].partition(".")[2]
+                return [[card["policy"], f"{reward - formed:.3f}", f"{success:.1%}", f"greedy, panel {panel}"]]
+    return []
 
 
 def settings(entry: EnvEntry) -> dict[str, Any]:
