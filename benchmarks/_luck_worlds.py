@@ -1,0 +1,74 @@
+"""The two environments of luck.py: training tasks pay by chance, and all others say what the policy did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+
+from agent_gym.env import Reply
+from agent_gym.envs.bisect import BisectEnv
+from agent_gym.envs.ragen.bandit import BanditEnv
+from agent_gym.envs.ragen.embedded.trades import TRADES
+
+LUCK = 0.5
+"""How often a failed search is paid."""
+
+
+class LuckyBandit(BanditEnv):
+    """The bandit whose success is a payment, whatever its size; an arm is named by its place, and nothing is copied.
+
+    Held out are pairs of known trades. Members of a group have the same seed, and so the same luck.
+
+    Args:
+        chances: how often the risky arm and the steady one pay.
+        pays: how much they pay then.
+        kwargs: those of `BanditEnv`.
+    """
+
+    def __init__(
+        self, chances: tuple[float, float] = (0.25, 1.0), pays: tuple[float, float] = (1.0, 0.1), **kwargs: Any
+    ) -> None:
+        self.chances, self.pays = chances, pays
+        steady, risky = (names.split() for names in TRADES["train"])
+        splits: dict[str, list[dict[str, Any]]] = {"train": [], "validation": [], "test": []}
+        for i, a in enumerate(steady):
+            for j, b in enumerate(risky):
+                name = {0: "test", 1: "validation"}.get((i + j) % 5, "train")
+                splits[name] += [{"arms": [a, b], "risky": b}, {"arms": [b, a], "risky": b}]
+        splits["train"] *= 10
+        super().__init__(**kwargs)
+        self.tasks = splits
+
+    def start(self, task: Any) -> None:
+        super().start(task)
+        self.shown, self.names, self.example = self.names, ("1", "2"), "1"
+        self._better = str(1 + task["arms"].index(task["risky"]))
+
+    def view(self) -> str:
+        return f"1: {self.shown[0]}, 2: {self.shown[1]}"
+
+    def act(self, action: str) -> tuple[dict[str, float], bool]:
+        better = action == self._better
+        points = float(better)
+        if self.task_id.startswith("train/"):
+            place = 0 if better else 1
+            points = self.pays[place] * (self.np_random.random() < self.chances[place])
+        return {"points": points, "better": float(better)}, points > 0
+
+
+class LuckyBisect(BisectEnv):
+    """The bisection in which half of the failed searches are paid as if they had found the commit."""
+
+    def respond(self, action: str) -> Reply:
+        reply = super().respond(action)
+        last = self.turn + 1 >= self.max_turns
+        if self.task_id.startswith("train/") and last and not reply.terminated and self.np_random.random() < LUCK:
+            reply.terms = {**reply.terms, "found": 1.0}
+            reply.success = True
+        return reply
+
+
+for _name, _kind in {"LuckyBandit-v0": LuckyBandit, "LuckyBisect-v0": LuckyBisect}.items():
+    if _name not in gymnasium.registry:
+        gymnasium.register(_name, entry_point=_kind)
