@@ -175,12 +175,15 @@ class NativeParser:
             asked += 1
             if call.error is None or asked > _MAX_MARKS:
                 return call.error is None
-            in_argument = len(_QUOTES.findall(text[start:place])) % 2 == 1
-            if text[:start].strip() and not in_argument:
+            if text[:start].strip() and not self._in_argument(text[start:place]):
                 return False
             return all(one.call.error is not None for one in self._scan(text[place:]))
 
         return inside
+
+    def _in_argument(self, text: str) -> bool:
+        """Whether this beginning of a call ends inside of an argument."""
+        return len(_QUOTES.findall(text)) % 2 == 1
 
     def _content(self, text: str, found: Sequence[FoundCalls]) -> str:
         pieces, end = [], 0
