@@ -14,7 +14,7 @@ from typing import Any
 
 from agent_gym.call_format import schema_of
 from agent_gym.errors import ConfigError
-from agent_gym.images import Content, images_of, join
+from agent_gym.images import Content, join
 from agent_gym.messages import Message
 
 _MOST = 1000  # shapes that are remembered
@@ -92,11 +92,15 @@ class Openings:
         marked = [{**one, "content": _replaced(one["content"], mark)} for one, mark in said]
         text = self._render(marked, tools=schemas or None, add_generation_prompt=True)
         # A message with images is checked by their number (images.py), with another cure.
-        words = [(one, mark) for one, mark in said if one["content"] and not images_of([one])]
+        words = [(one, mark) for one, mark in said if one["content"] and not _shows_images(one["content"])]
         lost = [one["role"] for one, mark in words if mark not in text]
         if self._prints_tools:
             lost += [f"the tool {one['function']['name']}" for one, name in offered if name not in text]
         return lost
+
+
+def _shows_images(content: Content) -> bool:
+    return not isinstance(content, str) and any(part["type"] == "image" for part in content)
 
 
 def _kinds(content: Content) -> Hashable:
