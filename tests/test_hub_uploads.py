@@ -42,9 +42,9 @@ def test_a_run_uploads_its_model_and_keeps_the_rest_of_its_folder(hub: Any, tiny
     for name in ("notes.txt", "gateway.log", "run.jsonl.open"):
         (out / name).write_text("mine")
     words = ["sft", "AgentR1/Bisect-v0", "--model_name_or_path", tiny_model, "--output_dir", str(out)]
-    words += "--per_device_train_batch_size 2 --max_steps 2 --use_cpu true --save_steps 1 --save_total_limit 1".split()
+    words += "--per_device_train_batch_size 2 --max_steps 2 --train_tasks 8 --use_cpu true --save_steps 1".split()
     words += "--push_to_hub true --hub_model_id me/m --hub_strategy all_checkpoints --hub_always_push true".split()
-    assert main([*words, "--hub_token", "hf_CANARY"]) == 0
+    assert main([*words, "--save_total_limit", "1", "--hub_token", "hf_CANARY"]) == 0
     top = {name for name in hub.files if "/" not in name}
     assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= top
     assert top == set(model_files(out)), top
