@@ -132,6 +132,7 @@ def run(world: str, seed: int, arm: str, out: Path, rate: float | None) -> None:
     begin, cpu = time.perf_counter(), time.process_time()
     found = run_speedrun(preset_of(world, arm, rate, imitated / "sft"), seed, folder)
     found |= {"preset": world, "arm": arm, "facts": _common.provenance(PACKAGES)}
+    found["settings"]["model"] = f"{imitated.name}/sft"  # and no path of this machine
     found |= {"cpu_seconds": time.process_time() - cpu, "wall_seconds": time.perf_counter() - begin}
     file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
