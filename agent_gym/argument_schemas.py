@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Optional, U
 from typing_extensions import TypedDict  # typing's own TypedDict is refused by pydantic before 3.12
 
 from agent_gym.docstrings import choices
-from agent_gym.errors import ConfigError, message_of
+from agent_gym.errors import ConfigError, clipped, message_of, quoted
 
 _UNIONS = (Union, types.UnionType)
 
@@ -99,7 +99,7 @@ def _evaluated(function: Any, name: str, parameter: inspect.Parameter) -> Any:
         hint = parameter.annotation if isinstance(parameter.annotation, str) else repr(parameter.annotation)
         cure = "import or define the type in the module of the function, and not under TYPE_CHECKING or in a function"
         raise ConfigError(
-            f"the type hint {hint[:80]!r} of argument {parameter.name!r} of tool {name!r} cannot be read: {reason}; "
+            f"the type hint {quoted(hint)} of argument {parameter.name!r} of tool {name!r} cannot be read: {reason}; "
             f"{cure}"
         ) from error
 
@@ -210,7 +210,7 @@ def _named(error: Exception, name: str, fields: Mapping[str, Any]) -> ConfigErro
             hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
             kind = getattr(hint, "__name__", None) or str(hint).removeprefix("typing.")
             return ConfigError(
-                f"argument {key!r} of tool {name!r} has a type hint without a JSON schema, {kind[:80]}: {_reason(one)}"
+                f"argument {key!r} of tool {name!r} has a hint without a JSON schema, {clipped(kind)}: {_reason(one)}"
             )
     return ConfigError(f"the arguments of tool {name!r} have no JSON schema: {_reason(error)}")
 
@@ -221,5 +221,4 @@ def _reason(error: Exception) -> str:
         return "import TypedDict from typing_extensions and not from typing (Python below 3.12)"
     if "arbitrary_types_allowed" in text or "CallableSchema" in text or "IsInstanceSchema" in text:
         return "use a text, a number, a list, a dict, an Enum, a dataclass or a pydantic model"
-    text = re.sub(r"\s*Set `arbitrary_types_allowed.*", "", text)
-    return text if len(text) <= 200 else text[:200] + "..."
+    return clipped(re.sub(r"\s*Set `arbitrary_types_allowed.*", "", text), 200)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import gymnasium
 
 from agent_gym.chat import MAX_OBSERVATION_CHARS, ChatRenderer, Message, check_content, copied, cut_to_size, text_of
-from agent_gym.errors import ConfigError, EnvFailure, shown, unknown_arguments, whole_number
+from agent_gym.errors import ConfigError, EnvFailure, quoted, shown, unknown_arguments, whole_number
 from agent_gym.images import Content, images_of, join
 from agent_gym.models import named_tokenizer
 from agent_gym.renamed import renamed_methods
@@ -106,7 +106,7 @@ class TextEnv(gymnasium.Env[str, str]):
         self.max_turns = whole_number("max_turns", max_turns, 1)
         for name, value in (("system_prompt", system_prompt), ("render_mode", render_mode)):
             if not (value is None or isinstance(value, str)):
-                raise ConfigError(f"{name} is {value!r:.80}; it must be a text or None")
+                raise ConfigError(f"{name} is {quoted(value)}; it must be a text or None")
         self.weights = self._known_weights(reward_weights)
         self.system_prompt = self.default_system_prompt if system_prompt is None else system_prompt
         if isinstance(tokenizer, str):
@@ -144,7 +144,7 @@ class TextEnv(gymnasium.Env[str, str]):
         name, defaults = type(self).__name__, type(self).reward_weights
         given, known = given or {}, ", ".join(defaults) or "none"
         if not isinstance(given, Mapping):
-            raise ConfigError(f"reward_weights is {given!r:.80}; it must be a dict from reward terms to weights")
+            raise ConfigError(f"reward_weights is {quoted(given)}; it must be a dict from reward terms to weights")
         if unknown := set(given) - set(defaults):
             raise ConfigError(f"{name} has no reward term {sorted(map(str, unknown))}; known: {known}")
         if lost := sorted(self.process_terms - set(defaults)):

@@ -107,7 +107,7 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None) -> 
         number = least - 1
     if number < least or (most is not None and number > most):
         allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise ConfigError(f"{name} is {value!r:.80}; it must be a whole number {allowed}")
+        raise ConfigError(f"{name} is {quoted(value)}; it must be a whole number {allowed}")
     return number
 
 
@@ -115,7 +115,7 @@ def one_of(name: str, value: Any, allowed: Iterable[Any], more: str = "") -> Any
     """Return a setting that is one of some values; for another a `ConfigError` lists these, and then says `more`."""
     known = [*allowed]
     if value not in known:
-        raise ConfigError(f"{name} is {value!r:.80}; allowed: {', '.join(map(str, known))}{more}")
+        raise ConfigError(f"{name} is {quoted(value)}; allowed: {', '.join(map(str, known))}{more}")
     return value
 
 
@@ -123,7 +123,7 @@ def some_of(name: str, values: Any, allowed: Sequence[str]) -> tuple[str, ...]:
     """Return a setting that is some of the allowed texts, in their order; `ConfigError` for none or unknown ones."""
     if isinstance(values, str) or not values or not set(values) <= set(allowed):
         example = tuple(allowed[:2])
-        raise ConfigError(f"{name} is {values!r:.80}; allowed: some of {', '.join(allowed)}, for example {example}")
+        raise ConfigError(f"{name} is {quoted(values)}; allowed: some of {', '.join(allowed)}, for example {example}")
     return tuple(one for one in allowed if one in values)
 
 
@@ -148,7 +148,7 @@ def at_difficulty(difficulty: int | None, ladder: Sequence[Mapping[str, Any]], *
     chosen = {name: value for name, value in given.items() if value is not None}
     if difficulty is not None and (both := chosen.keys() & rung):
         name = min(both)
-        raise ConfigError(f"difficulty={difficulty} sets {name}, and {name} is {chosen[name]!r:.80}; leave one out")
+        raise ConfigError(f"difficulty={difficulty} sets {name}, and {name} is {quoted(chosen[name])}; leave one out")
     return {**dict.fromkeys(given), **rung, **chosen}
 
 
@@ -173,12 +173,23 @@ def unknown_arguments(made: type, given: Iterable[str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value and its type for a message: one line of bounded length, also if its repr raises."""
+    """Return a value and its type for a message."""
+    return f"{quoted(value)} ({type(value).__name__})"
+
+
+def quoted(value: Any, limit: int = 80) -> str:
+    """Return a value for a message, as Python writes it: one line, cut with a mark, also if its repr raises."""
     try:
-        text = " ".join(repr(value).split())
+        text = repr(value)
     except Exception:  # such as an integer of more digits than Python prints
-        text = "a value"
-    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
+        return f"a {type(value).__name__}"
+    return clipped(text if isinstance(value, str) else " ".join(text.split()), limit)
+
+
+def clipped(text: Any, limit: int = 80) -> str:
+    """Return a text for a message: its beginning and a mark, where it has more than `limit` characters."""
+    text = str(text)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 @contextmanager

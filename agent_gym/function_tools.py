@@ -23,7 +23,7 @@ from typing import Any, overload
 
 from agent_gym.argument_schemas import Arguments, read_arguments, title_of
 from agent_gym.docstrings import read_docstring
-from agent_gym.errors import ConfigError, EnvFailure, message_of, shown
+from agent_gym.errors import ConfigError, EnvFailure, clipped, message_of, shown
 from agent_gym.tool_results import MAX_RESULT_CHARS, as_text, checked_limit, cut_text, error_text, note_raised
 from agent_gym.tools import Tool, ToolResult
 
@@ -264,4 +264,4 @@ def _explain(error: Any, limit: int = 300) -> str:
     # Only place and reason: pydantic's own text repeats the input, which may be a megabyte of digits.
     found = error.errors(include_url=False, include_input=False, include_context=False)
     text = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}" for e in found)
-    return text if len(text) <= limit else text[:limit] + "..."
+    return clipped(text, limit)

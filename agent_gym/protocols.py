@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, quoted
 from agent_gym.renamed import renamed
 
 Init = TypeVar("Init", bound=Callable[..., None])
@@ -64,8 +64,8 @@ def _filled(known: Mapping[str, PaperPreset], name: str, given: Mapping[str, Any
     for argument in fixed.keys() & given.keys():
         if given[argument] != fixed[argument]:
             raise ConfigError(
-                f"protocol={name!r} and {argument}={given[argument]!r:.80}: the protocol sets {argument} itself "
-                f"({fixed[argument]!r:.80}); leave one of the two out, and play {' or '.join(known[name].ids)}"
+                f"protocol={name!r} and {argument}={quoted(given[argument])}: the protocol sets {argument} itself "
+                f"({quoted(fixed[argument])}); leave one of the two out, and play {' or '.join(known[name].ids)}"
             )
     return {**known[name].budgets, **given, **fixed}
 

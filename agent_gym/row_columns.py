@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, quoted
 from agent_gym.row_golds import Fault, object_of
 from agent_gym.row_shown import text_of
 
@@ -69,7 +69,7 @@ def checked_columns(columns: Any) -> dict[str, str]:
     if columns is None:
         return {}
     if not isinstance(columns, Mapping) or not all(isinstance(one, str) and one for one in columns.values()):
-        raise ConfigError(f"columns is {columns!r:.100}; it must be a dict from {', '.join(ROLES)} to names of columns")
+        raise ConfigError(f"columns is {quoted(columns)}; it must be a dict of {', '.join(ROLES)} to names of columns")
     others = {"options": "choices", "passage": "context"}
     named = {others.get(str(role), str(role)): column for role, column in columns.items()}
     if odd := [role for role in named if role not in ROLES]:

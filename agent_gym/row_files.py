@@ -20,7 +20,7 @@ from typing import IO, Any, NamedTuple
 
 import ijson
 
-from agent_gym.errors import ConfigError, require
+from agent_gym.errors import ConfigError, quoted, require
 from agent_gym.untrusted import lines_of
 
 Row = Mapping[str, Any]
@@ -72,7 +72,7 @@ def read_with_broken(path: Path) -> Iterator[tuple[str, Row | Broken]]:
     try:
         for place, row in reader(path):
             if type(row) is not dict and not isinstance(row, Mapping | Broken):
-                row = Broken(f"a row must be an object, and is {short(row)}")
+                row = Broken(f"a row must be an object, and is {quoted(row)}")
             elif reader is _json and too_deep(row):
                 row = Broken(_TOO_DEEP)
             yield f"{name}, {place}", row
@@ -101,15 +101,6 @@ def read_parts(path: Path) -> Mapping[str, Sequence[Any]] | None:
         return None  # `read_rows` names the fault
     lists = {str(key): part for key, part in whole.items() if isinstance(part, list)} if isinstance(whole, dict) else {}
     return lists if lists and all(map(split_word, lists)) else None
-
-
-def short(value: Any, length: int = 50) -> str:
-    """Return the beginning of a value for a message, on one line."""
-    try:
-        text = value if isinstance(value, str) else str(value)
-    except (ValueError, RecursionError):  # such as an integer of more digits than Python prints
-        return f"a {type(value).__name__}"
-    return repr(text[:length]) if isinstance(value, str) else text[:length]
 
 
 def too_deep(value: Any) -> bool:
@@ -243,7 +234,7 @@ def _unwrapped(value: Any, path: Path) -> list[Any]:
     columns = [one for one in named.values() if isinstance(one, list)]
     if len(columns) == len(named) > 1 and len({len(one) for one in columns}) == 1:
         return [dict(zip(value, cells, strict=True)) for cells in zip(*value.values(), strict=True)]
-    holds = f"an object with {', '.join(str(key)[:40] for key in [*value][:8])}" if named else short(value)
+    holds = f"an object with {', '.join(str(key)[:40] for key in [*value][:8])}" if named else quoted(value)
     known = ", ".join(LISTS)
     raise ConfigError(f"{path} holds no list of rows but {holds}; {_PER_LINE}, a list may be under one of {known}")
 

@@ -26,8 +26,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-from agent_gym.errors import ConfigError
-from agent_gym.row_files import short
+from agent_gym.errors import ConfigError, quoted
 
 _LARGEST = 10**4000
 _LEVELS = 8  # of lists in lists
@@ -51,7 +50,7 @@ class Fault(ConfigError):
     """Why a row cannot be used: its kind, which is the same for all such rows, and the value."""
 
     def __init__(self, kind: str, value: Any = None) -> None:
-        self.kind, self.value = kind, "" if value is None else short(value, 80)
+        self.kind, self.value = kind, "" if value is None else quoted(value)
         super().__init__(f"{kind}: {self.value}" if self.value else kind)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent_gym.errors import ConfigError, require
+from agent_gym.errors import ConfigError, quoted, require
 from agent_gym.row_choices import NeedsSurvey, Survey
 from agent_gym.row_columns import checked_columns, has_columns, listed, names_of, renamed
 from agent_gym.row_files import SUFFIXES, Broken, read_parts, read_with_broken, suffix_of, too_deep
@@ -201,7 +201,7 @@ def rules_of(
 ) -> Rules:
     """Return the rules for the settings of an environment; `ConfigError` for wrong ones."""
     if not isinstance(skip_bad, bool):
-        raise ConfigError(f"skip_bad is {skip_bad!r:.80}; it must be True or False")
+        raise ConfigError(f"skip_bad is {quoted(skip_bad)}; it must be True or False")
     named = tuple(sorted(checked_columns(columns).items()))
     return Rules(tuple(wanted), named, tuple(own), check, skip_bad, judged)
 
@@ -224,7 +224,7 @@ def load(
         ConfigError: if nothing is found, something cannot be read, a row cannot be used, or the hub cannot be reached.
     """
     if not isinstance(data, str | Path):
-        raise ConfigError(f"data is {data!r:.80}; allowed: a file, a folder, or the name of a data set on the hub")
+        raise ConfigError(f"data is {quoted(data)}; allowed: a file, a folder, or the name of a data set on the hub")
     path = Path(data).expanduser()
     try:
         if not path.exists():

@@ -27,7 +27,7 @@ import numpy as np
 
 from agent_gym.call_format import for_model, said
 from agent_gym.env import Reply, TextEnv
-from agent_gym.errors import ConfigError, EnvFailure, described, shown, whole_number
+from agent_gym.errors import ConfigError, EnvFailure, described, quoted, shown, whole_number
 from agent_gym.formats.native import NativeParser
 from agent_gym.function_tools import as_tools
 from agent_gym.messages import Message
@@ -194,7 +194,7 @@ class ToolEnv(TextEnv):
             if not call.error and call.name in self.tools:
                 batches.setdefault(call.name, []).append(place)
             else:
-                unknown = f"unknown tool {call.name[:80]!r}; available: {', '.join(self.tools)}"
+                unknown = f"unknown tool {quoted(call.name)}; available: {', '.join(self.tools)}"
                 results[place] = ToolResult(f"Error: {call.error or unknown}", error=True)
         for name, places in batches.items():
             try:
@@ -293,7 +293,7 @@ class QuestionEnv(RowOpening, ToolEnv):
         given = 0.0 if stated is None else self._score(stated, self._row)
         score = plain_number(given, "what the function score returned", self.place)
         if not 0.0 <= score <= 1.0:
-            raise ConfigError(f"score returned {given!r:.40} in {self.place}; it must be a number from 0 to 1, success")
+            raise ConfigError(f"score returned {quoted(given)} in {self.place}; it must be a number from 0 to 1")
         golds = gold_texts(self._row)
         em, f1 = (max(exact_match(stated, gold) for gold in golds), max(f1_score(stated, gold)[0] for gold in golds))
         metrics = {"em": em, "f1": f1}

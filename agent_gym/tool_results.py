@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
-from agent_gym.errors import ConfigError, described, message_of, shown, where_raised, whole_number
+from agent_gym.errors import ConfigError, clipped, described, message_of, shown, where_raised, whole_number
 from agent_gym.public import public_text
 
 MAX_RESULT_CHARS = 16_384
@@ -144,8 +144,7 @@ def error_text(error: BaseException, arguments: Any = None) -> str:
     written = repr(arguments)
     for pattern, group in ((_QUOTED_PATH, "name"), (_PATH, 1)):
         text = pattern.sub(lambda match, group=group: _base(match, group, written), text)  # type: ignore[misc]
-    text = f"Error: {type(error).__name__}" + (f": {text}" if text else "")
-    return text if len(text) <= _MAX_ERROR_CHARS else text[:_MAX_ERROR_CHARS] + "..."
+    return clipped(f"Error: {type(error).__name__}" + (f": {text}" if text else ""), _MAX_ERROR_CHARS)
 
 
 def _without_secrets(text: str) -> str:
@@ -193,7 +192,7 @@ def note_raised(tool: str, error: BaseException, told: str) -> None:
             if len(_raised) >= _MAX_NAMED:
                 return
             text = _without_secrets(described(error))
-            one, new = Raised(tool, text if len(text) <= 300 else text[:300] + "...", place, told), True
+            one, new = Raised(tool, clipped(text, 300), place, told), True
             _raised[key] = one
         one.count += 1
     if new:

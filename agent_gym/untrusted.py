@@ -16,6 +16,8 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, AnyStr
 
+from agent_gym.errors import quoted
+
 MAX_BYTES = 64 << 20
 """Of a file of JSON or yaml that is read as a whole; trajectories are read line by line."""
 MAX_LINE = 256 << 20
@@ -107,11 +109,7 @@ def _is_types(shape: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    try:
-        text = "null" if value is None else repr(value)
-    except (ValueError, RecursionError):  # an integer of more digits than Python prints
-        return f"a {type(value).__name__}"
-    return harmless(text if len(text) <= 40 else text[:40] + "...")
+    return "null" if value is None else harmless(quoted(value, 40))
 
 
 def parse_json(text: str) -> Any:

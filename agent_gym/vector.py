@@ -21,7 +21,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from agent_gym.errors import ConfigError, EnvFailure, described
+from agent_gym.errors import ConfigError, EnvFailure, described, quoted
 from agent_gym.rollout.env_threads import Worker
 from agent_gym.transcript import plain_action
 
@@ -109,7 +109,7 @@ class TextVectorEnv(_SyncVectorEnv):
             kind = isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (self.num_envs,)
             if not kind or not mask.any():
                 raise ConfigError(
-                    f"options['reset_mask'] is {mask!r:.200}; it must be a numpy array of {self.num_envs} booleans of "
+                    f"options['reset_mask'] is {quoted(mask)}; it must be a numpy array of {self.num_envs} booleans of "
                     "which at least one is True"
                 )
             slots = [int(slot) for slot in np.flatnonzero(mask)]
@@ -138,7 +138,7 @@ class TextVectorEnv(_SyncVectorEnv):
             gymnasium.error.ResetNeeded: before the first `reset`, and without autoreset after the end of an episode.
             SlotFailure: if environments break.
         """
-        wanted = f"step takes {self.num_envs} actions, one text for each environment, got {actions!r:.80}"
+        wanted = f"step takes {self.num_envs} actions, one text for each environment, got {quoted(actions)}"
         if not hasattr(actions, "__len__"):
             raise TypeError(wanted)
         if isinstance(actions, str) or len(actions) != self.num_envs:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from agent_gym.env import Reply, TextEnv
-from agent_gym.errors import ConfigError, at_difficulty, one_of, whole_number
+from agent_gym.errors import ConfigError, at_difficulty, one_of, quoted, whole_number
 from agent_gym.rewards import after_thought
 
 _OLDER = 0.6
@@ -128,10 +128,10 @@ class BisectEnv(TextEnv):
 
     def begin(self, task: Any) -> str:
         if not (isinstance(task, tuple | list) and len(task) == 2 and all(type(one) is int for one in task)):
-            raise ConfigError(f"a task is a number of commits and the bad one, as (20, 8), got {task!r:.80}")
+            raise ConfigError(f"a task is a number of commits and the bad one, as (20, 8), got {quoted(task)}")
         self._left, self._bad = task
         if not 1 <= self._bad <= self._left or self._left < 2:
-            raise ConfigError(f"a task is 2 commits or more and the bad one among them, as (20, 8), got {task!r:.80}")
+            raise ConfigError(f"a task is 2 commits or more and the bad one among them, as (20, 8), got {quoted(task)}")
         return f"{self._left} left"
 
     def respond(self, action: str) -> Reply:

@@ -18,7 +18,7 @@ import numpy as np
 
 from agent_gym.data import SplitRows
 from agent_gym.env import Reply, TextEnv
-from agent_gym.errors import ConfigError, at_difficulty, whole_number
+from agent_gym.errors import ConfigError, at_difficulty, quoted, whole_number
 from agent_gym.images import Content, Image, parts
 
 MOVES = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
@@ -121,7 +121,7 @@ class VisualMazeEnv(TextEnv):
 
     def begin(self, task: Any) -> Content:
         if not isinstance(task, MazeLayout):
-            raise ConfigError(f"a task of the maze is a Layout, got {task!r:.200}")
+            raise ConfigError(f"a task of the maze is a Layout, got {quoted(task, 200)}")
         self._layout, self._cell, self._blind = task, task.start, False
         return parts(f"{self.question}\n", draw(task, task.start, self._pixels))
 

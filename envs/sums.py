@@ -16,7 +16,7 @@ import numpy as np
 
 from agent_gym.data import Row
 from agent_gym.env import Reply, TextEnv
-from agent_gym.errors import ConfigError, whole_number
+from agent_gym.errors import ConfigError, quoted, whole_number
 from agent_gym.rewards import after_thought
 
 _HELD_OUT = 200  # pairs of numbers of each evaluation split
@@ -74,7 +74,7 @@ class SumsEnv(TextEnv):
     def begin(self, task: Any) -> str:
         if not isinstance(task, Mapping) or not {"question", "answer"} <= task.keys():
             example = {"question": "2 + 3", "answer": 5}
-            raise ConfigError(f"a task has question and answer, as {example}, got {task!r:.80}")
+            raise ConfigError(f"a task has question and answer, as {example}, got {quoted(task)}")
         self._gold = int(task["answer"])
         return f"{task['question']}\nGive only the final answer."
 

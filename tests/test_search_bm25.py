@@ -104,7 +104,7 @@ def test_no_queries_and_wrong_arguments(engine, monkeypatch):
             engine.search(["moon"], k)
     with pytest.raises(ConfigError, match="write \\[query\\]"):
         engine.search("moon", 1)
-    with pytest.raises(ConfigError, match="a query must be text, not NoneType"):
+    with pytest.raises(ConfigError, match="a query must be a text, and is None"):
         engine.search([None], 1)
     for wrong in ({"k1": -1}, {"k1": math.nan}, {"b": 1.1}):
         with pytest.raises(ConfigError, match="k1 must be at least 0"):

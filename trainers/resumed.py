@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, quoted
 from agent_gym.models import check_model, check_weights
 from agent_gym.untrusted import NONE, count, number, read_json
 
@@ -81,7 +81,7 @@ def _check_state(path: Path) -> None:
     except ValueError as error:
         raise ValueError(f"{path.name} cannot be read: {error}") from error
     if unknown := state.keys() - {one.name for one in dataclasses.fields(TrainerState)}:
-        raise ValueError(f"{path.name} has a field that this transformers does not know: {min(unknown)!r:.80}")
+        raise ValueError(f"{path.name} has a field that this transformers does not know: {quoted(min(unknown))}")
 
 
 def resume_schedule(scheduler: Any, rates: Sequence[float]) -> None:

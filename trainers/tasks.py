@@ -21,7 +21,7 @@ from datasets import Dataset, concatenate_datasets
 from torch.utils.data import Sampler
 from transformers import TrainerCallback
 
-from agent_gym.errors import ConfigError, shown
+from agent_gym.errors import ConfigError, quoted, shown
 from agent_gym.evaluate import make_specs
 from agent_gym.gateway import agent_env
 from agent_gym.registry import EnvLike, resolve_env, resolve_env_id
@@ -147,7 +147,7 @@ def check_task_columns(dataset: Dataset, name: str) -> None:
         try:
             env_kwargs = json.loads(written)
         except (ValueError, TypeError, RecursionError) as error:
-            raise ConfigError(f"{name} has the env_kwargs {written!r:.80}, which are not JSON: {error}") from error
+            raise ConfigError(f"{name} has the env_kwargs {quoted(written)}, which are not JSON: {error}") from error
         env_from_data(env_id, env_kwargs, name, cure=cure)
 
 

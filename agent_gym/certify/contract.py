@@ -26,7 +26,7 @@ import numpy as np
 from agent_gym.certify.clock import datetime_later, later
 from agent_gym.certify.record import GROWTH, STEPS_PER_S, Record, SkippedCheck, Subject, cut, judged, random_turns
 from agent_gym.env import TextEnv
-from agent_gym.errors import described
+from agent_gym.errors import described, quoted
 from agent_gym.testing import HOSTILE, Log, check_returned, check_text_env, policy_texts, require, without_times
 from agent_gym.tools import failed_calls
 
@@ -122,7 +122,7 @@ def _elsewhere(subject: Subject, hash_seed: str, later_s: float = 0.0) -> str:
 def _difference(one: Sequence[Any], other: Sequence[Any]) -> str:
     values = (pair for a, b in zip(one, other, strict=False) for pair in zip(a, b, strict=True))
     different = next((pair for pair in values if pair[0] != pair[1]), (len(one), len(other)))
-    return cut(f"{different[0]!r:.120} and then {different[1]!r:.120}")
+    return cut(f"{quoted(different[0], 120)} and then {quoted(different[1], 120)}")
 
 
 def copies(subject: Subject) -> Record:

@@ -13,7 +13,7 @@ from typing import Any
 
 from agent_gym.cli.engine import open_model, spoken
 from agent_gym.cli.parser import CommandParser, check_output, positive
-from agent_gym.errors import AgentGymError, ConfigError, writing
+from agent_gym.errors import AgentGymError, ConfigError, quoted, writing
 from agent_gym.gateway import ENV_ID, agent_env
 from agent_gym.gateway.journal import Journal, write_all
 from agent_gym.policies.served import ServedPolicy
@@ -190,7 +190,7 @@ def use_agent(env_ids: Sequence[str], env_kwargs: dict[str, Any], given: Any) ->
     try:
         agent = given.agent or shlex.split(given.agent_command)
     except ValueError as error:
-        raise ConfigError(f"agent_command is {given.agent_command!r:.80}: {error}") from error
+        raise ConfigError(f"agent_command is {quoted(given.agent_command)}: {error}") from error
     settings = {"world": env_ids[0], "world_kwargs": env_kwargs} if env_ids else env_kwargs
     env_id, env_kwargs = agent_env(agent, given.tasks, given.reward, **settings)
     return [env_id], env_kwargs

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from agent_gym.errors import ConfigError, described
+from agent_gym.errors import ConfigError, described, quoted
 from agent_gym.tool_env import draw_argument, words_of
 from agent_gym.tool_results import raised_so_far
 from agent_gym.tools import Tool, tool
@@ -332,8 +332,8 @@ def tried(
     if "" in said:
         return [f"tried      tools.py does not work in its new place: {said[''][1]}", *lines], False
     for one, (what, text) in said.items():
-        shown = ", ".join(f"{key}={value!r:.40}" for key, value in calls[one].items())
+        shown = ", ".join(f"{key}={quoted(value, 40)}" for key, value in calls[one].items())
         about = " (made up)" if one in made_up and shown else ""
-        words = f": {' '.join(text.split())!r:.100}" if what == "answers" else f": {' '.join(text.split()):.400}"
+        words = f": {quoted(' '.join(text.split()), 100)}" if what == "answers" else f": {' '.join(text.split()):.400}"
         lines.append(f"tried      {one}({shown}){about} {what}{words}")
     return lines, True

@@ -26,7 +26,7 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from agent_gym.contrib.mcp_listing import CleanedStream, Listing
-from agent_gym.errors import ConfigError, EnvFailure, described, require
+from agent_gym.errors import ConfigError, EnvFailure, clipped, described, require
 from agent_gym.tool_results import MAX_RESULT_CHARS, checked_limit, cut_text
 from agent_gym.tools import Tool, ToolResult
 
@@ -117,7 +117,7 @@ class MCPTool(Tool):
             # Lone surrogates, infinities and nesting without end are not JSON, and would break the connection.
             json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError) as error:
-            return ToolResult(f"Error: the arguments of {self.name} are no JSON: {error!s:.200}", error=True)
+            return ToolResult(f"Error: the arguments of {self.name} are no JSON: {clipped(error, 200)}", error=True)
         return self._call(dict(arguments))
 
     def _call(self, arguments: dict[str, Any]) -> ToolResult:

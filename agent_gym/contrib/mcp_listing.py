@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agent_gym.errors import message_of, shown
+from agent_gym.errors import clipped, message_of, quoted, shown
 
 
 class Listing:
@@ -52,7 +52,7 @@ class Listing:
         if self.left_out.get(name) == reason:
             return
         self.left_out[name] = reason
-        line = f"agent-gym: the MCP server {self._server}: tool {name[:80]!r} is left out: {reason}"
+        line = f"agent-gym: the MCP server {self._server}: tool {quoted(name)} is left out: {reason}"
         print(line.encode(errors="backslashreplace").decode(), file=sys.stderr, flush=True)
 
 
@@ -106,18 +106,18 @@ def schema_problem(schema: Any) -> str:
     if not isinstance(schema, dict):
         return f"is {shown(schema)}; it must be a JSON schema"
     if schema.get("type") != "object":
-        given = f"has the type {schema['type']!r:.80}" if "type" in schema else "has no type"
+        given = f"has the type {quoted(schema['type'])}" if "type" in schema else "has no type"
         return f'{given}; it must have "type": "object"'
     try:
         jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator).check_schema(schema)
     except jsonschema.SchemaError as error:
         where = "/".join(map(str, error.absolute_path)) or "it"
-        return f"is no JSON schema: {where}: {error.message:.120}"
+        return f"is no JSON schema: {where}: {clipped(error.message, 120)}"
     except Exception as error:  # nested without end
         return f"cannot be checked: {type(error).__name__}"
     for reference in _references(schema):
         if not _is_there(schema, reference):
-            return f"refers to {reference!r:.80}, which is not in it"
+            return f"refers to {quoted(reference)}, which is not in it"
     return ""
 
 

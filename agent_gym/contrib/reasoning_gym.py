@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeGuard
 
 from agent_gym.data import DistinctRows, Row
 from agent_gym.env import Reply, TextEnv
-from agent_gym.errors import ConfigError, require, whole_number
+from agent_gym.errors import ConfigError, quoted, require, whole_number
 from agent_gym.rewards import answer_format, final_answer
 
 TRAINING_ROWS = 100_000
@@ -103,7 +103,7 @@ class ReasoningGymEnv(TextEnv):
         if dataset is None:
             raise ConfigError("dataset= is missing: give the name of one of reasoning-gym's data sets, as 'countdown'")
         if dataset not in data_sets():
-            raise ConfigError(f"reasoning-gym has no data set {dataset!r:.80}; it has {', '.join(data_sets())}")
+            raise ConfigError(f"reasoning-gym has no data set {quoted(dataset)}; it has {', '.join(data_sets())}")
         self._name = dataset
         self._source = _Source(dataset, config or {})
         judge = self._source.first.score_answer

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym import __version__
-from agent_gym.errors import ConfigError, shown, writing
+from agent_gym.errors import ConfigError, clipped, shown, writing
 from agent_gym.evaluate import EvalResult, summarize
 from agent_gym.evaluate.panels import Panel, canonical, opened_env, played_panel, without_folders
 from agent_gym.evaluate.storage import CARDS, MODEL, EpisodeFile
@@ -277,5 +277,4 @@ def differences(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> lis
 
 
 def _short(value: Any) -> str:
-    text = value[:16] if isinstance(value, str) and len(value) == 64 else json.dumps(value)
-    return text if len(text) <= 120 else text[:120] + "..."
+    return value[:16] if isinstance(value, str) and len(value) == 64 else clipped(json.dumps(value), 120)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
+from agent_gym.errors import clipped, quoted
 from agent_gym.messages import copied
 
 ToolSchema = Mapping[str, Any]
@@ -149,8 +150,8 @@ def named_call(value: Any, keys: Keys) -> ToolCall:
     known = (keys.name, written, keys.id, *keys.optional)
     if other := next((key for key in value if key not in known), None):
         if written is None:
-            return ToolCall(name, error=f'the key of the arguments is "{keys.arguments}", not {other!r:.60}')
-        return ToolCall(name, error=f"{keys.form}, and no {other!r:.60}")
+            return ToolCall(name, error=f'the key of the arguments is "{keys.arguments}", not {quoted(other)}')
+        return ToolCall(name, error=f"{keys.form}, and no {quoted(other)}")
     number = {**outer, **value}.get(keys.id or "id")
     call = with_arguments(name, {} if written is None else value[written], written or keys.arguments)
     call.id = number if isinstance(number, str) else None if number is None else str(number)
@@ -194,7 +195,6 @@ def problem(text: str, limit: int = 80) -> str:
     try:
         json.loads(text, parse_constant=refuse)
     except (ValueError, RecursionError) as error:  # RecursionError: ten thousand nested brackets
-        reason = str(error) or type(error).__name__
-        return reason if len(reason) <= limit else reason[:limit] + "..."
+        return clipped(str(error) or type(error).__name__, limit)
     # Python takes both of these, and the reader above neither.
     return "nested too deeply" if text.count("[") + text.count("{") > MAX_DEPTH else "half of a surrogate pair"

@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from agent_gym.errors import clipped
 from agent_gym.formats.calls import ToolCall, Turn, json_end, read_json, skip_space, with_arguments, write_json
 from agent_gym.formats.native import FoundCalls, NativeParser
 
@@ -99,7 +100,7 @@ class HarmonyParser(NativeParser):
         try:
             return with_arguments(name, read_json(body.strip()))
         except ValueError as error:
-            return ToolCall(name, error=f"the arguments of {name:.60} are not valid JSON: {error!s:.80}")
+            return ToolCall(name, error=f"the arguments of {clipped(name)} are not valid JSON: {clipped(error)}")
 
     def render_calls(self, calls: Sequence[ToolCall], before: int = 0) -> str:
         messages = [

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, clipped
 from agent_gym.formats.calls import ToolCall, json_end, read_json, skip_space, unfit, with_arguments, write_json
 from agent_gym.formats.literals import Literals
 from agent_gym.formats.native import FoundCalls, NativeParser
@@ -78,7 +78,7 @@ class HeadedCalls(NativeParser):
                 failures += 1
                 after = self._head.search(text, place) if failures <= _MAX_FAILURES else None
                 position = after.start() if after else len(text)
-                call = ToolCall(name, error=f"the arguments of {name:.60} are not valid: {error!s:.80}")
+                call = ToolCall(name, error=f"the arguments of {clipped(name)} are not valid: {clipped(error)}")
             if fence and (closing := _FENCE_END.match(text, position)):
                 position = closing.end()
             after_space = skip_space(text, position)

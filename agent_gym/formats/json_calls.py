@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from agent_gym.errors import clipped
 from agent_gym.formats.calls import (
     NOT_JSON,
     Keys,
@@ -152,7 +153,7 @@ class JsonCalls(NativeParser):
                     value, place = self._value(text, place)
                     found.append(value)
                 except ValueError as broken:
-                    reason, stop = f"{broken!s:.80}", max(limit, place)
+                    reason, stop = clipped(broken), max(limit, place)
         if reason and self.closed and not found:
             reason = problem(text[begin : limit - size])
         if reason:
@@ -279,7 +280,7 @@ class PlainJson(JsonCalls):
                     value = read_json(text[place:stop])
                 except ValueError as error:
                     if tagged or self._means_a_call(text[place : place + 2000]):
-                        call = ToolCall("", error=f"the tool call is not valid JSON: {error!s:.80}")
+                        call = ToolCall("", error=f"the tool call is not valid JSON: {clipped(error)}")
                         yield FoundCalls(start, len(text), call)
                         return
                     failures += 1

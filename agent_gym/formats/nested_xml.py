@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, quoted
 from agent_gym.formats.calls import ToolCall, skip_space, unfit, write_json
 from agent_gym.formats.native import FoundCalls, NativeParser
 from agent_gym.formats.typed import escaped, property_of, read_value, referred, same, types_of, write_value
@@ -90,7 +90,7 @@ class NestedCalls(NativeParser):
         if depth and {*names} == {_ITEM} and (allowed is None or "array" in allowed or len(names) > 1):
             return [value for _, value in pairs], place
         if len({*names}) < len(names):
-            raise _Unread(f"the argument {next(name for name in names if names.count(name) > 1)!r:.60} is given twice")
+            raise _Unread(f"the argument {quoted(next(one for one in names if names.count(one) > 1))} is given twice")
         return dict(pairs), place
 
     def _value_end(self, text: str, start: int, stop: int, key: str) -> int:
@@ -151,7 +151,7 @@ class NestedCalls(NativeParser):
                 continue
             if stop == len(whole) and same(again, {key: value}):
                 return written
-        raise ConfigError(f"the argument {key!r} cannot be written in the form of {self.family}: {value!r:.80}")
+        raise ConfigError(f"the argument {key!r} cannot be written in the form of {self.family}: {quoted(value)}")
 
     def _tags(self, value: Any, schema: Mapping[str, Any] | None, root: Mapping[str, Any]) -> str:
         found = _resolved(schema, root)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, clipped
 from agent_gym.formats.calls import ToolCall, skip_space, unfit
 from agent_gym.formats.literals import Literals, quoted
 from agent_gym.formats.native import FoundCalls, NativeParser
@@ -103,7 +103,7 @@ class PythonicCalls(NativeParser):
             except ValueError as error:
                 end = text.find(closing, place) if closing else -1
                 stop = len(text) if end < 0 else end + len(closing)
-                found.append(FoundCalls(start, stop, ToolCall("", error=f"the tool call is not valid: {error!s:.100}")))
+                found.append(FoundCalls(start, stop, ToolCall("", error=f"the call is not valid: {clipped(error)}")))
                 return found
             place = _separators(text, after)
             found.append(FoundCalls(start, place, call))

@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, clipped
 from agent_gym.tools import ToolCall, ToolSchema
 
 # Chat models like to set the marks in bold, hence the asterisks. Possessive, so that nothing is read twice.
@@ -122,7 +122,8 @@ class ReActParser:
             line_end = text.find("\n", match.end())
             stop = _closing(text, match.end(), len(text) if line_end < 0 else line_end)
             if stop is None:
-                yield Action(match.start(), match.end(), name or written, error=f"{written[:80]}[ is not closed by ]")
+                error = f"{clipped(written)}[ is not closed by ]"
+                yield Action(match.start(), match.end(), name or written, error=error)
             else:
                 yield Action(match.start(), stop + 1, name or written, text[match.end() : stop].strip())
                 if name is not None and name == self.finish:

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, clipped, quoted
 from agent_gym.formats.calls import ToolCall, read_json, skip_space, unfit
 from agent_gym.formats.native import FoundCalls, NativeParser
 from agent_gym.formats.traces import marks_of
@@ -108,7 +108,7 @@ class XmlCalls(NativeParser):
             kind = key.groupdict().get("type")
             value = self._typed(text[key.end() : stop], kind, property_of(schema, key["key"]), schema)
             if not isinstance(value, str) and (reason := unfit(value)):
-                raise _Broken(f"the value of {key['key']!r:.60} is {reason}")
+                raise _Broken(f"the value of {quoted(key['key'])} is {reason}")
             arguments[key["key"].strip()] = value
             place = stop + len(self.tags.value_end)
 
@@ -162,7 +162,7 @@ class XmlCalls(NativeParser):
         try:
             return read_json(text)
         except ValueError as error:
-            raise _Broken(f"a value is not valid JSON: {error!s:.80}") from None
+            raise _Broken(f"a value is not valid JSON: {clipped(error)}") from None
 
     def render_calls(self, calls: Sequence[ToolCall], before: int = 0) -> str:
         tags = self.tags
@@ -205,7 +205,7 @@ class XmlCalls(NativeParser):
             if same(again, {key: value}):
                 return written
         raise ConfigError(
-            f"the argument {key!r} of {name} cannot be written in the form of {self.family}: {value!r:.80}"
+            f"the argument {key!r} of {name} cannot be written in the form of {self.family}: {quoted(value)}"
         )
 
 

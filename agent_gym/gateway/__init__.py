@@ -16,7 +16,7 @@ from typing import Any
 
 import gymnasium
 
-from agent_gym.errors import ConfigError, described
+from agent_gym.errors import ConfigError, described, quoted
 
 __all__ = ["ENV_ID", "agent_env"]
 
@@ -57,7 +57,7 @@ def agent_env(
     elif isinstance(agent, list | tuple) and agent and all(isinstance(word, str) for word in agent):
         settings["agent"] = [*agent]  # JSON as it is
     else:
-        raise ConfigError(f"agent is {agent!r:.80}; it must be a function, module:function, or a list of words")
+        raise ConfigError(f"agent is {quoted(agent)}; it must be a function, module:function, or a list of words")
     named = {name: one if isinstance(one, str) else place_of(one) for name, one in given.items() if one is not None}
     return ENV_ID, {**named, **settings}
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agent_gym.chat import Message
+from agent_gym.errors import quoted
 from agent_gym.gateway.exchange import (
     Answer,
     Asked,
@@ -52,7 +53,7 @@ def read(body: Mapping[str, Any]) -> Asked:
         messages.append({"role": "system", "content": plain_text(body["system"])})
     for message in body["messages"]:
         if message["role"] not in ("user", "assistant"):
-            raise Refused(400, f"role is {message['role']!r:.80}; allowed: user, assistant")
+            raise Refused(400, f"role is {quoted(message['role'])}; allowed: user, assistant")
         content = message["content"]
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         messages += _messages(message["role"], blocks)
@@ -74,7 +75,7 @@ def _function(tool: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     """Return name, description and schema of a tool; Anthropic's own tools of the client come without the last two."""
     if "input_schema" in tool or tool.get("type") in (None, "custom"):
         if not isinstance(tool.get("input_schema"), Mapping):
-            raise Refused(400, f"the tool {tool.get('name')!r:.80} has no input_schema, which must be an object")
+            raise Refused(400, f"the tool {quoted(tool.get('name'))} has no input_schema, which must be an object")
         return tool.get("name"), tool.get("description"), tool["input_schema"]
     about, fields, required = next(known for begin, known in _WITHOUT_SCHEMA.items() if tool["type"].startswith(begin))
     properties = {name: {"type": kind} for name, kind in fields.items()}

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agent_gym.chat import Message
+from agent_gym.errors import quoted
 from agent_gym.gateway.exchange import (
     Answer,
     Asked,
@@ -50,7 +51,7 @@ def read(body: Mapping[str, Any]) -> Asked:
     if body.get("functions"):
         raise Refused(400, "functions are not supported: use tools")
     if not isinstance(given := body.get("stream_options") or {}, dict):
-        raise Refused(400, f"stream_options is {given!r:.80}; it must be an object, such as {{'include_usage': true}}")
+        raise Refused(400, f"stream_options is {quoted(given)}; it must be an object, as {{'include_usage': true}}")
     return Asked(
         [read_message(message) for message in body["messages"]],
         read_tools(body),
@@ -63,7 +64,7 @@ def read(body: Mapping[str, Any]) -> Asked:
 def read_message(message: Mapping[str, Any]) -> Message:
     """Read a message in the form of chat completions."""
     if message["role"] not in ROLES:
-        raise Refused(400, f"role is {message['role']!r:.80}; allowed: {', '.join(ROLES)}")
+        raise Refused(400, f"role is {quoted(message['role'])}; allowed: {', '.join(ROLES)}")
     if message["role"] == "tool":
         return tool_message(result_text(message.get("content")), message.get("tool_call_id"))
     made: Message = {"role": ROLES[message["role"]], "content": plain_text(message.get("content"))}

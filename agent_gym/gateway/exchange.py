@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from agent_gym.chat import Message
-from agent_gym.errors import shown
+from agent_gym.errors import quoted, shown
 from agent_gym.formats.json_calls import HermesParser
 from agent_gym.formats.native import NativeParser
 from agent_gym.formats.thoughts import after_thought, split_thought
@@ -55,7 +55,7 @@ class Asked:
         if given is None:
             return
         if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 100:
-            raise Refused(400, f"temperature is {given!r:.80}; it must be a number from 0 to 100")
+            raise Refused(400, f"temperature is {quoted(given)}; it must be a number from 0 to 100")
 
 
 @dataclass(slots=True)
@@ -161,7 +161,7 @@ def _is_part(part: Any) -> bool:
 def text_call(name: Any, arguments: Any, number: Any = None) -> Call:
     """Read a call that a client sends back, with its id."""
     if not isinstance(name, str) or not name:
-        raise Refused(400, f"the name of a tool call is {name!r:.80}; it must be a text")
+        raise Refused(400, f"the name of a tool call is {quoted(name)}; it must be a text")
     arguments = arguments if isinstance(arguments, str) else json.dumps(arguments)
     return Call(name, arguments, number if isinstance(number, str) else "")
 
@@ -175,10 +175,10 @@ def tool_message(content: str, number: Any) -> Message:
 def function_schema(name: Any, description: Any, parameters: Any) -> dict[str, Any]:
     """Write a tool in OpenAI's form."""
     if not isinstance(name, str) or not name:
-        raise Refused(400, f"the name of a tool is {name!r:.80}; it must be a text")
+        raise Refused(400, f"the name of a tool is {quoted(name)}; it must be a text")
     if not isinstance(description, str | None) or not isinstance(parameters, Mapping | None):
         found = f"the description {shown(description)} and the parameters {shown(parameters)}"
-        raise Refused(400, f"the tool {name!r:.80} has {found}; they must be a text and an object")
+        raise Refused(400, f"the tool {quoted(name)} has {found}; they must be a text and an object")
     parameters = parameters or {"type": "object", "properties": {}}
     function = {"name": name, "description": description or "", "parameters": parameters}
     return {"type": "function", "function": function}
@@ -188,7 +188,7 @@ def stop_strings(stop: Any) -> tuple[str, ...]:
     """Read a stop string, or several."""
     words = [] if stop is None else [stop] if isinstance(stop, str) else stop
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise Refused(400, f"stop is {stop!r:.80}; it must be a text or a list of texts")
+        raise Refused(400, f"stop is {quoted(stop)}; it must be a text or a list of texts")
     return tuple(word for word in words if word)
 
 
@@ -197,7 +197,7 @@ def token_limit(*values: Any) -> int | None:
     for value in values:
         if value is not None:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise Refused(400, f"the limit of tokens is {value!r:.80}; it must be a whole number of at least 1")
+                raise Refused(400, f"the limit of tokens is {quoted(value)}; it must be a whole number of at least 1")
             return value
     return None
 

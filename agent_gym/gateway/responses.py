@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agent_gym.chat import Message
+from agent_gym.errors import quoted
 from agent_gym.gateway.chat import error, read_message, read_tools
 from agent_gym.gateway.exchange import (
     Answer,
@@ -70,7 +71,7 @@ def _add(messages: list[Message], item: Mapping[str, Any]) -> None:
         else:
             messages.append(message)
     elif kind != "reasoning":  # thoughts are found again with the turn that they belong to
-        raise Refused(400, f"the input has an item of type {kind!r:.80}, which is not supported")
+        raise Refused(400, f"the input has an item of type {quoted(kind)}, which is not supported")
 
 
 def write(body: Mapping[str, Any], answer: Answer) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from itertools import combinations
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, quoted
 from agent_gym.evaluate.statistics import Measure, kappa, resampled, share, spearman
 from agent_gym.judges.judge import Judge, Judgement
 from agent_gym.judges.kinds import Ranking
@@ -104,7 +104,7 @@ def read_labels(lines: Iterable[str], name: str) -> list[Labelled]:
                 raise ValueError(f"label is {label}")
             found.append(Labelled(case, label, group))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-            raise ConfigError(f"{name}, line {number}: no labelled episode: {error!r:.200}") from error
+            raise ConfigError(f"{name}, line {number}: no labelled episode: {quoted(error, 200)}") from error
     if not found:
         raise ConfigError(f"{name} holds no labelled episodes")
     return found

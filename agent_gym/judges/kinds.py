@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar, Protocol
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, quoted
 from agent_gym.judges.questions import Case, Part, Question
 
 Verdict = Sequence[int]
@@ -46,7 +46,7 @@ class Rubric(JudgeKind):
             raise ConfigError("a rubric has no criteria; give a mapping from criteria to weights")
         for text, weight in self.criteria:
             if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
-                raise ConfigError(f"the weight of criterion {text!r:.80} is {weight!r}; it must be a number above 0")
+                raise ConfigError(f"the weight of criterion {quoted(text)} is {weight!r}; it must be a number above 0")
 
     def questions(self, cases: Sequence[Case]) -> list[Question]:
         (case,) = cases

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from agent_gym.errors import ConfigError, RolloutError
+from agent_gym.errors import ConfigError, RolloutError, quoted
 from agent_gym.untrusted import parse_json
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Cache:
             numbers = parse_json(found[0].decode())
             if isinstance(numbers, list) and all(type(one) is int for one in numbers):
                 return numbers
-        raise RolloutError(f"the judge's cache {self._path} holds a verdict that is none: {found[0]!r:.100}; remove it")
+        raise RolloutError(f"the judge's cache {self._path} holds no verdict: {quoted(found[0])}; remove it")
 
     def put(self, key: str, numbers: list[int], answer: str) -> None:
         """Keep a verdict, and the whole answer for people."""

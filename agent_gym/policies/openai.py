@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import Any
 
 from agent_gym.chat import ChatRenderer, Message
-from agent_gym.errors import ConfigError, RolloutError, require
+from agent_gym.errors import ConfigError, RolloutError, quoted, require
 from agent_gym.policies.base import FinishReason, Generation, Request, check_request, truncate_at_stop
 from agent_gym.policies.served import ServedPolicy
 from agent_gym.serve.client import RETRIES, split_address
@@ -148,7 +148,7 @@ class OpenAIPolicy(ServedPolicy):
     def _read_ids(self, request: Request, choice: Mapping[str, Any]) -> Generation:
         ids, logprobs = choice["token_ids"], [float(value) for value in choice["logprobs"]["token_logprobs"]]
         if not ids or not all(type(i) is int and i >= 0 for i in ids) or not all(map(math.isfinite, logprobs)):
-            raise ValueError(f"token ids and logprobs must be numbers, in {choice!r:.300}")
+            raise ValueError(f"token ids and logprobs must be numbers, in {quoted(choice, 300)}")
         reason: FinishReason = "length"
         if ids[-1] in self._renderer.eos_token_ids:
             reason = "stop"
@@ -174,7 +174,7 @@ def _whole(url: str, text: str) -> dict[str, Any]:
 def _text(content: Any) -> str:
     """The text of an answer; none at all is the empty text, and half of a surrogate pair a question mark."""
     if content is not None and not isinstance(content, str):
-        raise TypeError(f"the content is {content!r:.100}, not a text")
+        raise TypeError(f"the content is {quoted(content, 100)}, not a text")
     # No tokenizer takes one, and JSON holds it.
     return (content or "").encode("utf-8", "replace").decode()
 
@@ -266,7 +266,7 @@ def failures(url: str, retries: int) -> Iterator[None]:
             "start one with `vllm serve MODEL`, or correct the address"
         ) from error
     except (openai.APIError, *_STRANGE) as error:
-        raise RolloutError(f"{url} answered strangely: {error!r:.300}") from error
+        raise RolloutError(f"{url} answered strangely: {quoted(error, 300)}") from error
 
 
 def _advice(error: Any) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agent_gym.errors import RolloutError, causes, message_of, where_raised
+from agent_gym.errors import RolloutError, causes, clipped, message_of, where_raised
 from agent_gym.public import public_text
 from agent_gym.tools import failed_calls
 
@@ -40,8 +40,7 @@ class Failure:
 
     @property
     def line(self) -> str:
-        text = " ".join(str(self).encode(errors="backslashreplace").decode().split())
-        text = text if len(text) <= _MAX_CHARS else text[:_MAX_CHARS] + "..."
+        text = clipped(" ".join(str(self).encode(errors="backslashreplace").decode().split()), _MAX_CHARS)
         return f"{text} ({self.where})" if self.where else text
 
     @classmethod

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, quoted
 from agent_gym.images import Image, Shown
 from agent_gym.public import public
 from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
@@ -334,5 +334,4 @@ def _is_part(part: Any, images: int) -> bool:
 
 
 def _short(value: Any) -> str:
-    text = "null" if value is None else repr(value)
-    return text if len(text) <= 40 else text[:40] + "..."
+    return "null" if value is None else quoted(value, 40)

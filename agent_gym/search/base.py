@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
-from agent_gym.errors import ConfigError, whole_number
+from agent_gym.errors import ConfigError, shown, whole_number
 
 if TYPE_CHECKING:
     from agent_gym.chat import ChatRenderer
@@ -62,9 +62,8 @@ def checked(queries: Sequence[str], k: int) -> list[str]:
     if isinstance(queries, str):
         raise ConfigError(f"queries must be a sequence of texts and is the text {queries[:50]!r}; write [query]")
     whole_number("k", k, 1)
-    for query in queries:
-        if not isinstance(query, str):
-            raise ConfigError(f"a query must be text, not {type(query).__name__}: {str(query)[:50]!r}")
+    if others := [query for query in queries if not isinstance(query, str)]:
+        raise ConfigError(f"a query must be a text, and is {shown(others[0])}")
     return [query[:MAX_QUERY_CHARACTERS] for query in queries]
 
 

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 from tqdm import tqdm
 
-from agent_gym.errors import ConfigError, EnvFailure
+from agent_gym.errors import ConfigError, EnvFailure, quoted
 from agent_gym.search import files
 from agent_gym.search.base import Document, ForkSafe
 
@@ -114,7 +114,7 @@ def checksum(documents: Sequence[Document]) -> str:
 
 def _line(document: Document, n: int) -> bytes:
     if not isinstance(document, Document) or not all(isinstance(part, str) for part in document) or not document.id:
-        raise ConfigError(f"document {n} must be a Document of three texts with an id, and is {str(document)[:100]!r}")
+        raise ConfigError(f"document {n} must be a Document of three texts with an id, and is {quoted(document)}")
     row = {"_id": document.id, "title": document.title, "text": document.text}
     # Half of a surrogate pair, which broken JSON can hold, has no UTF-8; it becomes a question mark.
     return json.dumps(row, ensure_ascii=False).encode("utf-8", errors="replace") + b"\n"

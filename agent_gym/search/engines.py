@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from agent_gym.errors import ConfigError, EnvFailure, require, whole_number
+from agent_gym.errors import ConfigError, EnvFailure, quoted, require, whole_number
 from agent_gym.search import bm25, build
 from agent_gym.search import corpus as corpora
 from agent_gym.search.base import Document, ForkSafe, Hit, Retriever, checked
@@ -80,7 +80,7 @@ def open_retriever(retriever: Any, corpus: Iterable[Document] | None) -> Retriev
     elif isinstance(retriever, Retriever):
         return retriever
     raise ConfigError(
-        f"retriever is {retriever!r:.80}; allowed: 'bm25', the folder of an index, an address such as "
+        f"retriever is {quoted(retriever)}; allowed: 'bm25', the folder of an index, an address such as "
         "'http://127.0.0.1:8000', or an object with search(queries, k), such as the ones of agent_gym.search"
     )
 

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from agent_gym.data import load_splits
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, quoted
 from agent_gym.row_files import SUFFIXES, read_rows, suffix_of
 from agent_gym.row_forms import pairs
 from agent_gym.search import corpus as corpora
@@ -135,7 +135,7 @@ def _document(place: str, row: Row, id: str, title: str, text: str) -> Document:
     document = Document(name, "" if heading is None else heading, row[text])
     for column, value in ((title, document.title), (text, document.text)):
         if not isinstance(value, str):
-            raise ConfigError(f"{place}: {column} is {str(value)[:50]!r}; it must be a text")
+            raise ConfigError(f"{place}: {column} is {quoted(value)}; it must be a text")
     return document
 
 
@@ -166,7 +166,7 @@ def _context(place: str, row: Row) -> list[tuple[str, list[str]]]:
     except (KeyError, TypeError, ValueError):
         raise ConfigError(
             f"{place}: context must be [[title, [sentence, ...]], ...] or "
-            f"{{'title': [...], 'sentences': [[...], ...]}}, and is {str(row.get('context'))[:100]!r}"
+            f"{{'title': [...], 'sentences': [[...], ...]}}, and is {quoted(row.get('context'))}"
         ) from None
     return context
 

@@ -21,7 +21,7 @@ from agent_gym.envs.alfworld.embedded import EMBEDDED, GAME_FILE, ROOT, SPLIT_SI
 from agent_gym.envs.alfworld.embedded.files import GRAMMARS, domain, grammar_text
 from agent_gym.envs.alfworld.embedded.rooms import LEAST_RECEPTACLES
 from agent_gym.envs.alfworld.game import TASK_TYPES, AlfworldGame, task_of
-from agent_gym.errors import ConfigError, only_embedded, some_of
+from agent_gym.errors import ConfigError, only_embedded, quoted, some_of
 
 OFFICIAL = "official"
 ALIASES = {"validation": "valid_seen", "test": "valid_unseen"}  # names of splits elsewhere here, to ALFWorld's own
@@ -89,7 +89,7 @@ def load_game(game: Any, grammar: str | None = None) -> AlfworldGame:
     if isinstance(game, Mapping):
         return _parsed(game, "given", grammar)
     if not isinstance(game, str | os.PathLike):
-        raise ConfigError(f"a game of ALFWorld is a path, a name or the content of a file, got {game!r:.200}")
+        raise ConfigError(f"a game of ALFWorld is a path, a name or the content of a file, got {quoted(game, 200)}")
     name = os.fspath(game)
     if name.startswith((f"{EMBEDDED}/", f"{EMBEDDED}-")):
         return _generated(name, grammar)
@@ -127,7 +127,7 @@ def _parsed(content: Mapping[str, Any] | str, name: str, grammar: str | None) ->
             data = {**data, "pddl_domain": domain(grammar), "grammar": grammar_text(grammar, task_of(data["grammar"]))}
         return AlfworldGame(data, name)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise ConfigError(f"{name} is not a game of ALFWorld ({GAME_FILE}): {error!r:.200}") from error
+        raise ConfigError(f"{name} is not a game of ALFWorld ({GAME_FILE}): {quoted(error, 200)}") from error
 
 
 def _find_root(data: str) -> Path:

@@ -19,7 +19,7 @@ from typing import Any
 
 from agent_gym.dependencies import install_command
 from agent_gym.envs.alfworld.world import View
-from agent_gym.errors import ConfigError, EnvFailure, described
+from agent_gym.errors import ConfigError, EnvFailure, described, quoted
 
 _PATIENCE_S = 300.0  # a large kitchen takes seconds to begin, and ten times that on a busy machine
 
@@ -44,7 +44,7 @@ class TextWorld:
         theirs = self.send(**request)
         if ours != theirs:
             after = request.get("command", "the beginning")
-            raise EnvFailure(f"the native engine and TextWorld disagree after {after!r:.200}: {ours} and {theirs}")
+            raise EnvFailure(f"the native engine and TextWorld disagree after {quoted(after)}: {ours} and {theirs}")
 
     def send(self, **request: Any) -> View:
         """Begin a game or give a command; see `check`."""

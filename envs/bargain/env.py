@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from agent_gym.envs.bargain.game import Bargain, GeneratedDeals, expert, fair, greedy, written
-from agent_gym.errors import ConfigError, at_difficulty, whole_number
+from agent_gym.errors import ConfigError, at_difficulty, quoted, whole_number
 from agent_gym.players import Player, PlayersEnv
 
 LADDER: tuple[Mapping[str, int], ...] = (
@@ -98,7 +98,7 @@ class BargainEnv(PlayersEnv):
 
     def start(self, task: Any) -> Bargain:
         if not (isinstance(task, Mapping) and {"pool", "values"} <= set(task)):
-            raise ConfigError(f"a task of bargaining is a dict with pool and values, got {task!r:.200}")
+            raise ConfigError(f"a task of bargaining is a dict with pool and values, got {quoted(task, 200)}")
         return Bargain(task["pool"], task["values"], self.rounds)
 
     def role_of(self, task: Any) -> str:

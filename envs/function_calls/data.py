@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.envs.wheel_files import LinkedGroups, place_of, prepared_folder, read_checked
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, quoted
 from agent_gym.row_reader import Row, Splits
 
 VERSION = "2026.3.23"
@@ -62,7 +62,7 @@ def categories_of(category: str | Sequence[str]) -> tuple[str, ...]:
     names = [category] if isinstance(category, str) else category
     known = (*GROUPS, *GROUPS["all"])
     if not isinstance(names, list | tuple) or not names or not {*names} <= {*known}:
-        raise ConfigError(f"category is {category!r:.80}; it must be one of {', '.join(known)}, or a list of them")
+        raise ConfigError(f"category is {quoted(category)}; it must be one of {', '.join(known)}, or a list of them")
     return tuple(dict.fromkeys(one for name in names for one in GROUPS.get(name, (name,))))
 
 

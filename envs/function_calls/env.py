@@ -13,7 +13,7 @@ from agent_gym.env import Reply
 from agent_gym.envs.function_calls.answers import first_right, right_calls
 from agent_gym.envs.function_calls.data import MULTI_TURN, categories_of, folder_of, load, schema_of
 from agent_gym.envs.function_calls.world import ApiObjects
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, quoted
 from agent_gym.images import Content
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import Tool, ToolCall, ToolResult
@@ -86,7 +86,7 @@ class FunctionCallsEnv(ToolEnv):
     """
 
     reward_weights: ClassVar[Mapping[str, float]] = {"valid": 1.0, "turns": 0.0}
-    rollout_budget: ClassVar[Mapping[str, int]] = {"max_turn_tokens": 2_048, "max_tokens": 131_072}
+    rollout_budget: ClassVar[Mapping[str, int]] = {"max_turn_tokens": 8_192, "max_tokens": 131_072}
     default_system_prompt: ClassVar[str] = (
         "Call functions to do what the user asks for. A message without a call ends your turn. If no function fits, or "
         "something that one needs is missing, call none and say so."
@@ -103,7 +103,7 @@ class FunctionCallsEnv(ToolEnv):
         **kwargs: Any,
     ) -> None:
         if not isinstance(official, bool):
-            raise ConfigError(f"official is {official!r:.80}; it must be True or False")
+            raise ConfigError(f"official is {quoted(official)}; it must be True or False")
         categories = categories_of(category)
         self.folder = folder_of(data)
         tasks = load(self.folder, categories, official)
@@ -117,7 +117,7 @@ class FunctionCallsEnv(ToolEnv):
         several = isinstance(task, Mapping) and task.get("category") in MULTI_TURN
         keys = _KEYS | ({"config", "classes"} if several else set())
         if not (isinstance(task, Mapping) and keys <= task.keys()):
-            raise ConfigError(f"a task has the keys {', '.join(sorted(keys))}, got {task!r:.80}")
+            raise ConfigError(f"a task has the keys {', '.join(sorted(keys))}, got {quoted(task)}")
         self._task, self._api = task, None
         if several:
             long_context = task["category"] == "multi_turn_long_context"
@@ -200,7 +200,7 @@ class FunctionCallsEnv(ToolEnv):
         # A function that is held out can be called, as in the original: its document alone is missing.
         if call.name not in self._api.functions:
             known = ", ".join(self.tools)
-            return ToolResult(f"Error: unknown function {call.name[:80]!r}; available: {known}", error=True)
+            return ToolResult(f"Error: unknown function {quoted(call.name)}; available: {known}", error=True)
         try:
             arguments = copy.deepcopy(dict(call.arguments))
         except RecursionError:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from agent_gym import row_reader
 from agent_gym.data import EMBEDDED, Row, Splits
 from agent_gym.envs.hotpotqa.embedded import LEVELS, GeneratedQuestions
-from agent_gym.errors import ConfigError, at_difficulty, only_embedded, some_of
+from agent_gym.errors import ConfigError, at_difficulty, only_embedded, quoted, some_of
 from agent_gym.row_forms import aliases_of, answers_of, pairs, question_of
 from agent_gym.row_golds import Fault, plain_name
 from agent_gym.row_reader import ReadRows, Rules, rules_of, say_once
@@ -57,12 +57,12 @@ def read_question(row: Any) -> HotpotQuestion:
 
     `ConfigError` if it is not a row of HotpotQA.
     """
-    problem = f"a HotpotQA task is a dict with question, answer, supporting_facts and context, got {row!r:.200}"
+    problem = f"a HotpotQA task is a dict with question, answer, supporting_facts and context, got {quoted(row, 200)}"
     question = question_of(row, (*OWN, "choices")) if isinstance(row, Mapping) else None
     if question is None or not (answers_of(row) or row.get("context")):
         raise ConfigError(problem)
     if not answers_of(row):
-        raise ConfigError(f"{question[:80]!r} has no answer; leave such rows, as a hidden test split has them, out")
+        raise ConfigError(f"{quoted(question)} has no answer; leave such rows, as a hidden test split has them, out")
     try:
         row = official(row)
         named = pairs(row.get("supporting_facts") or [], "sent_id")

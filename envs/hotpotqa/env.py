@@ -20,7 +20,7 @@ from agent_gym.envs.hotpotqa.data import (
 from agent_gym.envs.hotpotqa.embedded.world import get_world
 from agent_gym.envs.hotpotqa.protocols import PROTOCOLS, Browser, RagenParser, first_characters
 from agent_gym.envs.hotpotqa.scoring import REWARDS, TERMS, UNANSWERED, AnswerScorer, render
-from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, described, whole_number
+from agent_gym.errors import AgentGymError, ConfigError, EnvFailure, described, quoted, whole_number
 from agent_gym.formats.react import ReActParser
 from agent_gym.protocols import prompt_file, takes_protocol
 from agent_gym.rewards import answer_format, preset_weights, tagged_answer
@@ -344,7 +344,7 @@ class HotpotQAEnv(RowOpening, ToolEnv):
         results = []
         for title, found in zip(titles, self._find(titles, _CANDIDATES), strict=True):
             exact = [hit for hit in found if same_text(hit.document.title) == same_text(title)]
-            problem = f"Error: no paragraph has the title {title[:80]!r}"
+            problem = f"Error: no paragraph has the title {quoted(title)}"
             results.append(ToolResult(self._write(exact[:1]) if exact else problem, error=not exact))
         return results
 

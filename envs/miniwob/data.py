@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.data import cache_folder
-from agent_gym.errors import ConfigError, one_of
+from agent_gym.errors import ConfigError, one_of, quoted
 
 # The first seed and the number of seeds of each page, by split.
 SEEDS: Mapping[str, tuple[int, int]] = {"train": (0, 1000), "validation": (1_000_000, 10), "test": (2_000_000, 10)}
@@ -39,7 +39,7 @@ def pages_of(page: str | Sequence[str], folder: Path, solved: Sequence[str]) -> 
     groups = {"all": there, "easy": GROUPS["easy"], "solved": [name for name in solved if name in there]}
     names = [page] if isinstance(page, str) else page
     if not isinstance(names, list | tuple) or not names or not {*map(str, names)} <= {*there, *groups}:
-        raise ConfigError(f"page is {page!r:.80}; it must be one of these, or some: {', '.join([*groups, *there])}")
+        raise ConfigError(f"page is {quoted(page)}; it must be one of these, or some: {', '.join([*groups, *there])}")
     return tuple(sorted({one for name in names for one in groups.get(name, [name])}))
 
 

@@ -15,7 +15,7 @@ from agent_gym.env import Reply
 from agent_gym.envs.miniwob.browser import SIZE, ActionRefused, Tab, program_of
 from agent_gym.envs.miniwob.data import folder_of, pages_of, splits_of
 from agent_gym.envs.miniwob.experts import EXPERTS, PageRules
-from agent_gym.errors import ConfigError, EnvFailure, one_of
+from agent_gym.errors import ConfigError, EnvFailure, one_of, quoted
 from agent_gym.images import Content, Image, parts
 from agent_gym.tool_env import ToolEnv, random_words, words_of
 from agent_gym.tools import ToolCall, ToolResult
@@ -113,7 +113,7 @@ class MiniWoBEnv(ToolEnv):
 
     def begin(self, task: Any) -> Content:
         if not (isinstance(task, Mapping) and {"page", "seed"} <= task.keys()):
-            raise ConfigError(f"a task has the keys page and seed, got {task!r:.80}")
+            raise ConfigError(f"a task has the keys page and seed, got {quoted(task)}")
         self._name = str(one_of("page", task["page"], pages_of("all", self._folder, ())))
         if self._tab is None or not self._tab.chromium.alive:
             self.close()

@@ -11,7 +11,7 @@ from agent_gym.env import Reply
 from agent_gym.envs.support.customer import Customer
 from agent_gym.envs.support.database import Database, after
 from agent_gym.envs.support.embedded import DAYS, SupportTasks
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, quoted
 from agent_gym.rewards import after_thought
 from agent_gym.tool_env import ToolEnv
 
@@ -100,7 +100,7 @@ class SupportEnv(ToolEnv):
 
     def begin(self, task: Any) -> str:
         if not (isinstance(task, Mapping) and {"person", "goals", "content", "writes"} <= set(task)):
-            raise ConfigError(f"a task of the support desk is a row of its generator, got {task!r:.200}")
+            raise ConfigError(f"a task of the support desk is a row of its generator, got {quoted(task, 200)}")
         self._task = task
         self.database.load(task["content"])
         self._wanted = after(task["content"], task["writes"])

@@ -12,7 +12,7 @@ from agent_gym.env import Reply
 from agent_gym.envs.swe.editor import Editor
 from agent_gym.envs.swe.judging import NotExported, changes_of, judged
 from agent_gym.envs.swe.tasks import instruction_of, open_tasks, opened, read_task
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, quoted
 from agent_gym.sandbox.bash_tool import ARGUMENT, NAME, BashTool
 from agent_gym.sandbox.terminal import ENVIRONMENT, shared_terminals
 from agent_gym.sandbox.verdicts import SuiteVerdict
@@ -112,7 +112,7 @@ class SweEnv(ToolEnv):
     ) -> None:
         tasks, self._folders = open_tasks(data, level)
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-            raise ConfigError(f"seconds is {seconds!r:.80}; it must be a number above 0")
+            raise ConfigError(f"seconds is {quoted(seconds)}; it must be a number above 0")
         shared_terminals()  # refuses machines that cannot hold a shell
         self.level, self.seconds = level, float(seconds)
         self._bash = BashTool(max_output_chars)
@@ -125,7 +125,7 @@ class SweEnv(ToolEnv):
     def _folder(self, task: Any) -> Path:
         folder = self._folders.get(str(task["name"])) if isinstance(task, Mapping) and "name" in task else None
         if folder is None:
-            raise ConfigError(f"a task is {{'name': ...}}, one of the {len(self._folders)} in data; got {task!r:.200}")
+            raise ConfigError(f"a task is {{'name': ...}}, one of the {len(self._folders)} in data; got {quoted(task)}")
         return folder
 
     def begin(self, task: Any) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.data import cache_folder
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, quoted
 from agent_gym.row_splits import SPLIT_NAMES
 from agent_gym.sandbox.suites import Suite
 from agent_gym.sandbox.terminal import FOLDERS, PYTEST_VARIABLES, Files, Terminal, pack, shared_terminals
@@ -50,7 +50,7 @@ def open_tasks(data: str | Path | None, level: str) -> tuple[dict[str, list[dict
         ConfigError: if there are none.
     """
     if level not in LEVELS:
-        raise ConfigError(f"level is {level!r:.80}; it must be one of {', '.join(LEVELS)}")
+        raise ConfigError(f"level is {quoted(level)}; it must be one of {', '.join(LEVELS)}")
     name = "swe-functions" if level == "function" else "swe"
     folder = cache_folder() / name / "tasks" if data is None else Path(data).expanduser()
     splits = {split: _find(folder / split) for split in SPLIT_NAMES if (folder / split).is_dir()}

@@ -13,7 +13,7 @@ from agent_gym.envs.tau2.phone import asking_for
 from agent_gym.envs.tau2.served import ServedCustomer
 from agent_gym.envs.tau2.verdict import Verdict
 from agent_gym.envs.tau2.world import DomainWorld, load_domain
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, quoted
 from agent_gym.rewards import after_thought
 from agent_gym.tool_env import ToolEnv
 from agent_gym.tools import Tool, ToolCall, ToolResult
@@ -100,9 +100,9 @@ class Tau2Env(ToolEnv):
         **kwargs: Any,
     ) -> None:
         if not isinstance(official, bool):
-            raise ConfigError(f"official is {official!r:.80}; it must be True or False")
+            raise ConfigError(f"official is {quoted(official)}; it must be True or False")
         if not (customer == "script" or str(customer).startswith(("http://", "https://"))):
-            raise ConfigError(f"customer is {customer!r:.80}; allowed: script, or the address of a model server")
+            raise ConfigError(f"customer is {quoted(customer)}; allowed: script, or the address of a model server")
         self.folder, self._customer_name = folder_of(data), customer
         super().__init__(load(self.folder, domain, official), tools=(), max_turns=max_turns, **kwargs)
 
@@ -116,7 +116,7 @@ class Tau2Env(ToolEnv):
 
     def begin(self, task: Any) -> str:
         if not (isinstance(task, Mapping) and task.keys() >= _KEYS and task["domain"] in DOMAINS):
-            raise ConfigError(f"a task has the keys {', '.join(sorted(_KEYS))}, got {task!r:.80}")
+            raise ConfigError(f"a task has the keys {', '.join(sorted(_KEYS))}, got {quoted(task)}")
         self._task = task
         self._world = DomainWorld(self.folder, task["domain"], task["setup"])
         self._verdict, self._errors, self._place = Verdict(task), 0, 0
@@ -177,5 +177,5 @@ class Tau2Env(ToolEnv):
             return ToolResult(f"Error: {call.error}", error=True)
         if call.name not in self.tools:
             known = ", ".join(self.tools)
-            return ToolResult(f"Error: unknown tool {call.name[:80]!r}; available: {known}", error=True)
+            return ToolResult(f"Error: unknown tool {quoted(call.name)}; available: {known}", error=True)
         return ToolResult(*self._world.call(call.name, call.arguments))

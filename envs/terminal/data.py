@@ -13,7 +13,7 @@ from agent_gym.envs.terminal.embedded import GeneratedTasks, build
 from agent_gym.envs.terminal.harbor import Task, find_tasks, read_task, write_task
 from agent_gym.envs.terminal.needs import Reason, Unfit, module_of
 from agent_gym.envs.terminal.session import opened
-from agent_gym.errors import ConfigError, only_embedded
+from agent_gym.errors import ConfigError, only_embedded, quoted
 from agent_gym.row_splits import SPLIT_NAMES
 
 _MAX_CHARS = 1800  # of a listing
@@ -100,7 +100,7 @@ def task_of(row: Any) -> Task:
         return read_task(Path(row["folder"]))
     if isinstance(row, Mapping) and {"instruction", "checks", "solution"} <= row.keys():
         return build(row)
-    raise ConfigError(f"a task is {{'folder': ...}} or a row of the generator, got {row!r:.200}")
+    raise ConfigError(f"a task is {{'folder': ...}} or a row of the generator, got {quoted(row, 200)}")
 
 
 def write_embedded(folder: str | Path, split: str = "test", size: int | None = None) -> list[Path]:

@@ -20,7 +20,7 @@ from agent_gym.envs.webshop.protocols import ARGUMENTS, PROTOCOLS
 from agent_gym.envs.webshop.scoring import RULE, tagger
 from agent_gym.envs.webshop.session import MODES, PER_PAGE, ShopVisit, observe
 from agent_gym.envs.webshop.store import write_shop
-from agent_gym.errors import one_of, whole_number
+from agent_gym.errors import one_of, quoted, whole_number
 from agent_gym.formats.react import ReActParser
 from agent_gym.protocols import takes_protocol
 from agent_gym.tool_env import ToolEnv, random_words, words_of
@@ -272,7 +272,7 @@ class WebShopEnv(ToolEnv):
             self._taken.append(f"{name}[{argument[:200]}]")
             self._counts["searches"] += name == "search"
         elif name == "click":
-            self._refused = f"nothing called {argument[:80]!r} can be clicked here"
+            self._refused = f"nothing called {quoted(argument)} can be clicked here"
         else:
             self._refused = "no keywords"
         return ToolResult(observe(self.session, self._mode), error=not possible)
