@@ -16,6 +16,11 @@ before their first turn, environment included (tracemalloc, in a run of its own)
 occupies more by then, per episode, its thread included. `waiting`: the same where each step of an environment waits 0
 to 200 ms without Python's lock: CPU time per step, its ratio to the first row, and wall-clock seconds. The last lines
 give the exponents of the total cost between the first size and the last; 1 is linear.
+
+The second table has long observations, as of a search or a terminal: a turn of 64 sampled and about 1,024 observed
+tokens. `driver` is the thread that drives the engine, `lock` all that holds Python's lock, and `encoder` the compiled
+part of the tokenizer, which does not hold it, so that the threads of environments share it among the cores. `tokens/s`
+are sampled tokens per second that one process sustains with one core and with four: 64 / max(lock, all / cores).
 """
 
 from __future__ import annotations
@@ -30,13 +35,15 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 sys.path.insert(0, str(Path(__file__).parent))
 if "--tree" in sys.argv:  # before anything is imported from there
     sys.path.insert(0, sys.argv[sys.argv.index("--tree") + 1])
 import _common
+import gymnasium
 
+from agent_gym import Reply, TextEnv
 from agent_gym.chat import ChatRenderer
 from agent_gym.policies import Generation, Request
 from agent_gym.rollout import Budget, EpisodeSpec, Runner
@@ -44,7 +51,9 @@ from agent_gym.rollout import Budget, EpisodeSpec, Runner
 ENV, TURNS, ROUNDS = "AgentR1/GSM8K-v0", 8, 8
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "48/2"}}\n</tool_call>'
 SIZES = (64, 256, 1024, 4096)
-BUDGET = Budget(max_turn_tokens=512, max_tokens=4096, max_seconds=3600.0)
+BUDGET = Budget(max_turn_tokens=512, max_tokens=65_536, max_seconds=3600.0)
+TALK = "Scaling/Talk-v0"
+OBSERVED = "result {} " + "the old forest near Kyiv had 17 quick foxes and a lazy dog " * 68
 
 
 class Engine:
@@ -101,6 +110,9 @@ class Gate(Engine):
         return super().poll()
 
 
+gymnasium.register(TALK, entry_point="__main__:Talk")
+
+
 def main() -> None:
     parser = _common.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rollouts per size; the best one counts")
@@ -151,11 +163,13 @@ def main() -> None:
         "in flight|CPU ms per step|per episode|loop ms per step|ratio|KB per episode|resident|waiting ms|ratio|wall s"
     )
     _common.print_table(head.split("|"), rows)
+    observed = [long_observations(renderer, size) for size in sizes[:2]]
+    _common.print_table("in flight|driver ms|lock ms|encoder ms|tokens/s, 1 core|4 cores".split("|"), observed)
     for name in ("cpu", "waiting_cpu"):
         print(f"exponent    {exponent(results[0], results[-1], 'episodes', name):.2f} of {name}")
     facts["load_after"] = _common.load()
     print(f"load after  {facts['load_after']}")
-    _common.write_json(options.json, facts=facts, results=results)
+    _common.write_json(options.json, facts=facts, results=results, observed=observed)
 
 
 def exponent(first: Mapping[str, float], last: Mapping[str, float], size: str, cost: str) -> float:
@@ -163,9 +177,11 @@ def exponent(first: Mapping[str, float], last: Mapping[str, float], size: str, c
     return math.log(last[cost] / first[cost]) / math.log(last[size] / first[size])
 
 
-def play(renderer: ChatRenderer, size: int, engine: Engine | None = None, workers: int = 8) -> tuple[float, float]:
+def play(
+    renderer: ChatRenderer, size: int, engine: Engine | None = None, workers: int = 8, env_id: str = ENV
+) -> tuple[float, float]:
     """Play so many episodes at once; return CPU seconds of the process and of this thread."""
-    specs = [EpisodeSpec(ENV, seed=seed) for seed in range(size)]
+    specs = [EpisodeSpec(env_id, seed=seed) for seed in range(size)]
     engine = engine or Engine(renderer)
     runner = Runner(engine, renderer, BUDGET, workers=workers, max_live=size)
     try:
@@ -195,6 +211,53 @@ def slow_steps() -> Iterator[None]:
         yield
     finally:
         GSM8KEnv.respond = respond
+
+
+class Talk(TextEnv):
+    """Answers each of eight turns with about 1,024 tokens."""
+
+    reward_weights: ClassVar[Mapping[str, float]] = {"done": 1.0}
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__({"train": range(1 << 20)}, max_turns=TURNS, **kwargs)
+
+    def begin(self, task: int) -> str:
+        return f"This is world {task}."
+
+    def respond(self, action: str) -> Reply:
+        return Reply(OBSERVED.format(self.turn), terms={"done": 1.0}, terminated=self.turn + 1 == TURNS)
+
+
+class Timed:
+    """The compiled part of a tokenizer, with the CPU seconds that its encoding takes."""
+
+    def __init__(self, compiled: Any) -> None:
+        self.compiled, self.seconds = compiled, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.compiled, name)
+
+    def encode_batch(self, *args: Any, **kwargs: Any) -> Any:
+        begin = time.thread_time()
+        found = self.compiled.encode_batch(*args, **kwargs)
+        self.seconds += time.thread_time() - begin
+        return found
+
+
+def long_observations(renderer: ChatRenderer, size: int) -> list[Any]:
+    """Play `Talk` with a timer around the tokenizer; return the row of the second table."""
+    engine = Engine(renderer)
+    engine.turns = [renderer.encode_action("word " * 60)[:64]] * 2
+    compiled = renderer.tokenizer._tokenizer
+    renderer.tokenizer._tokenizer = timed = Timed(compiled)
+    try:
+        cpu, loop = play(renderer, size, engine, workers=32, env_id=TALK)
+    finally:
+        renderer.tokenizer._tokenizer = compiled
+    turns = size * TURNS
+    whole, driver, encoder = (1e3 * spent / turns for spent in (cpu, loop, timed.seconds))
+    lock = whole - encoder
+    return [str(size), driver, lock, encoder, *(64e3 / max(lock, whole / cores) for cores in (1, 4))]
 
 
 def resident() -> int:

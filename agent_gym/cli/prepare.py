@@ -128,7 +128,9 @@ def plan(argv: Sequence[str]) -> int:
         f"{cache_per_token(shape) / 1024:.0f} KiB of cache per token\n"
         f"{count} GPUs of {gib:g} GiB, of which {estimates[0].usable / GIB:.1f} are planned with; GiB per GPU:\n"
     )
-    print(align([_HEAD.split(), *map(_row, estimates)], numbers=range(4, 14)), end="\n\n")
+    from agent_gym.doctor.driver import told  # which plays
+
+    print(align([_HEAD.split(), *map(_row, estimates)], numbers=range(4, 14)), end=f"\n\n{told()}\n\n")
     if command is None:
         print("Nothing fits: take more or larger GPUs, shorter episodes or a smaller model.")
     else:

@@ -15,6 +15,7 @@ import torch
 
 from agent_gym.data import MODELS
 from agent_gym.dependencies import install_command
+from agent_gym.doctor.driver import told
 from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate.cards import versions
 from agent_gym.models import model_source
@@ -87,4 +88,5 @@ def report() -> Sequence[str]:
     for name, preset in timed:
         cells = f"{name:<10} {minutes(preset, factor):<10} {preset.env_id:<24} {missing(preset)}"
         lines.append(cells.rstrip())
-    return [*lines, "", "Train one: agent-gym speedrun --preset NAME", "Try all parts of a run: agent-gym doctor --cpu"]
+    commands = ["Train one: agent-gym speedrun --preset NAME", "Try all parts of a run: agent-gym doctor --cpu"]
+    return [*lines, "", told(), "", *commands]

@@ -25,6 +25,7 @@ import torch
 
 from agent_gym.dependencies import install_command
 from agent_gym.doctor import SkippedStage, StageSettings, end, ranks
+from agent_gym.doctor.driver import told
 from agent_gym.errors import RolloutError, described, require
 from agent_gym.plan import RESERVED_SHARE, plan
 
@@ -41,6 +42,7 @@ def machine(setting: StageSettings) -> dict[str, Any]:
 
     free = require("psutil", "train").virtual_memory().available
     found = {"python": platform.python_version(), **versions(), "cpus": os.cpu_count(), "free_gib": round(free / GIB)}
+    found["driver"] = " ".join(told().split())
     if Path("/dev/shm").is_dir():  # through which weights go as files
         found["shm_gib"] = round(shutil.disk_usage("/dev/shm").total / GIB, 2)
     for gpu in range(len(setting.gpus)):
