@@ -1,4 +1,4 @@
-"""The two environments of luck.py: training tasks pay by chance, and all others say what the policy did."""
+"""The environments of luck.py: in training tasks a success says little, and all others say what the policy did."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 
 from agent_gym.env import Reply
+from agent_gym.envs.bargain.env import BargainEnv
 from agent_gym.envs.bisect import BisectEnv
 from agent_gym.envs.ragen.bandit import BanditEnv
 from agent_gym.envs.ragen.embedded.trades import TRADES
@@ -69,6 +70,17 @@ class LuckyBisect(BisectEnv):
         return reply
 
 
-for _name, _kind in {"LuckyBandit-v0": LuckyBandit, "LuckyBisect-v0": LuckyBisect}.items():
+class AnyDeal(BargainEnv):
+    """Bargaining in which any deal is a success, however little of the pool the policy gets."""
+
+    def respond(self, action: str) -> Reply:
+        reply = super().respond(action)
+        if self.task_id.startswith("train/"):
+            reply.success = bool(reply.metrics.get("deal"))
+        return reply
+
+
+_WORLDS = {"LuckyBandit-v0": LuckyBandit, "LuckyBisect-v0": LuckyBisect, "AnyDeal-v0": AnyDeal}
+for _name, _kind in _WORLDS.items():
     if _name not in gymnasium.registry:
         gymnasium.register(_name, entry_point=_kind)

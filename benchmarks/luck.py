@@ -6,13 +6,15 @@
     ragen     the payments of RAGEN's bandit (arXiv:2504.20073): a risky arm pays 1 in a quarter of the pulls, a steady
               one always pays 0.1; the start has imitated a player who takes the steady one in seven of ten
     noisy     the risky arm pays 1 in 0.8 of the pulls, the other one in 0.6
+    deals     the preset `bargain`, in which any deal is a success; its reward is the share of the pool that one gets
     bisect    the preset `bisect512`, in which half of the failed searches are paid like those that find the commit
 
 What a training episode pays is its reward, and its success is any payment. Validation and test have no luck: success
-there is the better arm, or the commit that was found, on tasks that training does not have. `raft` is RAFT++
-(arXiv:2504.11343), which raises the likelihood of each paid episode, whatever it was paid. `grpo` centres the payment
-in its group and divides it by the group's spread, `dr_grpo` does not divide. `ppo` has a critic, and as many episodes
-of distinct tasks in a rollout. Members of a group have the environment's seed in common, so they have the same luck.
+there is the better arm, the commit that was found, or a deal as good as Nash's solution, on tasks that training does
+not have. `raft` is RAFT++ (arXiv:2504.11343), which raises the likelihood of each paid episode, whatever it was paid.
+`grpo` centres the payment in its group and divides it by the group's spread, `dr_grpo` does not divide. `ppo` has a
+critic, and as many episodes of distinct tasks in a rollout. Members of a group have the environment's seed in common,
+so they have the same luck.
 
 Further arms shape the rollout of 256 episodes that GRPO has as 32 tasks of 8: `128x2` and `8x32` have more tasks or
 larger groups, `1update` and `8updates` take so many from each rollout instead of 4, at as many episodes in all. They
@@ -59,7 +61,7 @@ CHOSEN_ON = (0, 1)
 
 def main() -> None:
     parser = _common.parser(__doc__)
-    parser.add_argument("world", nargs="?", choices=(*WORLDS, "bisect"))
+    parser.add_argument("world", nargs="?", choices=(*WORLDS, "bisect", "deals"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=["grpo", "dr_grpo", "ppo", "raft"], metavar="NAME")
     parser.add_argument("--rate", type=float, metavar="R", help="a trial of this learning rate, kept in --out alone")
@@ -79,7 +81,10 @@ def preset_of(world: str, arm: str, rate: float | None, start: Path | None) -> A
     from agent_gym.speedrun.presets import PRESETS, trained_by
 
     base = PRESETS["bisect512"]
-    if world == "bisect":
+    if world == "deals":
+        changed = {"max_steps": 240, "max_turn_tokens": 16, "max_episode_tokens": 320, "learning_rate": 5e-4}
+        made = replace(PRESETS["bargain"], env_id="_luck_worlds:AnyDeal-v0", grpo={**base.grpo, **changed})
+    elif world == "bisect":
         made = replace(base, env_id="_luck_worlds:LuckyBisect-v0", grpo={**base.grpo, "max_steps": 240})
     else:
         from agent_gym.envs.ragen.embedded.trades import TRADES
@@ -125,7 +130,7 @@ def run(world: str, seed: int, arm: str, out: Path, rate: float | None) -> None:
     file = HISTORY / f"{name}.json" if rate is None else folder / "found.json"
     if file.is_file():
         return
-    kind = "bisect" if world == "bisect" else "bandit"
+    kind = world if world in ("bisect", "deals") else "bandit"
     imitated = out / f"start.{kind}.seed{seed}"
     if not (imitated / "results.json").is_file():
         run_speedrun(preset_of(world, arm, rate, None), seed, imitated)
