@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from process_tools import in_a_fork
 
 from agent_gym.cli.main import main
 
@@ -35,14 +36,15 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def small_disk(words: list[str], limit: int) -> str:
     """Run a command that may write files of `limit` bytes at most, and return the one line with which it fails."""
 
-    def limited() -> None:
+    def limited() -> int:
+        sys.dont_write_bytecode = True
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        return main(words)
 
-    command = [sys.executable, "-B", "-m", "agent_gym", *words]
-    done = subprocess.run(command, preexec_fn=limited, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    (line,) = [line for line in done.stderr.splitlines() if "agent-gym: " in line]
+    code, _, said = in_a_fork(limited)
+    assert code == 1 and "Traceback" not in said, said
+    (line,) = [line for line in said.splitlines() if "agent-gym: " in line]
     return line
 
 

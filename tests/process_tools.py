@@ -3,8 +3,11 @@
 import gc
 import os
 import signal
+import sys
+import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,17 +28,69 @@ def alive(pid: str) -> bool:
         return False
 
 
+class Fork:
+    """A fork of this process that does something, with some methods of `subprocess.Popen`.
+
+    It has imported what this process has: a process that begins anew would import torch for several seconds.
+    """
+
+    def __init__(self, work: Callable[[], int], output: int | None = None, errors: int | None = None) -> None:
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if not self.pid:
+            self._run(work, output, errors)
+
+    def _run(self, work: Callable[[], int], output: int | None, errors: int | None) -> None:
+        code = 1
+        try:
+            null = os.open(os.devnull, os.O_RDWR)
+            for number, given in enumerate((null, output or null, errors or null)):
+                os.dup2(given, number)
+            sys.stdout, sys.stderr = (os.fdopen(number, "w", 1) for number in (1, 2))
+            if torch := sys.modules.get("torch"):
+                torch.set_num_threads(1)  # others of this process are not in the fork
+            code = work()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def poll(self) -> int | None:
+        if self.returncode is None and (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
+            self.returncode = os.waitstatus_to_exitcode(ended[1])
+        return self.returncode
+
+    def wait(self, timeout: float = 120) -> int:
+        until(lambda: self.poll() is not None, timeout)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def in_a_fork(work: Callable[[], int]) -> tuple[int, str, str]:
+    """Do something in a fork, and return its code, output and errors."""
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = Fork(work, output.fileno(), errors.fileno())
+        try:
+            code = process.wait()
+        finally:
+            process.kill()
+        output.seek(0)
+        errors.seek(0)
+        return code, output.read(), errors.read()
+
+
 def holds_in_a_fork(check: Callable[[], bool]) -> bool:
     """Whether a check holds in a forked process, which must not wait for what its parent holds."""
-    child = os.fork()
-    if not child:
-        signal.alarm(60)
-        right = False
-        try:
-            right = check()
-        finally:
-            os._exit(not right)
-    return os.waitpid(child, 0)[1] == 0
+    return in_a_fork(lambda: int(not check()))[0] == 0
 
 
 def held() -> set[str]:

@@ -7,8 +7,6 @@ import os
 import random
 import resource
 import signal
-import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -19,10 +17,11 @@ from typing import Any
 
 import pytest
 from model_server import free_port
-from process_tools import until
+from process_tools import Fork, until
 
 pytest.importorskip("torch")
 
+from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.gateway.journal import Journal, fold, folded, folder_of  # noqa: E402
 from agent_gym.rollout import read_trajectories, to_record  # noqa: E402
 from agent_gym.rollout.episode import Episode, EpisodeSpec  # noqa: E402
@@ -51,21 +50,18 @@ def talk(url: str, key: str, turns: int) -> list[str]:
 def gateway(model: str, *words: str, before: Callable[[], None] | None = None) -> Iterator[tuple[str, Any]]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    command = [
-        sys.executable,
-        "-m",
-        "agent_gym",
-        "gateway",
-        "--port",
-        str(port),
-        "--model",
-        model,
-        "--engine",
-        "transformers",
-    ]
-    process: Any = subprocess.Popen([*command, *words], stderr=subprocess.PIPE, text=True, preexec_fn=before)
+    command = ["gateway", "--port", str(port), "--model", model, "--engine", "transformers", *words]
+
+    def serve() -> int:
+        if before:
+            before()
+        return main(command)
+
+    read, write = os.pipe()
+    process: Any = Fork(serve, errors=write)
+    os.close(write)
     process.lines = list[str]()
-    reader = threading.Thread(target=lambda: process.lines.extend(process.stderr))
+    reader = threading.Thread(target=lambda: process.lines.extend(os.fdopen(read)))
     reader.start()
 
     def lives() -> bool:
@@ -83,10 +79,7 @@ def gateway(model: str, *words: str, before: Callable[[], None] | None = None) -
         reader.join()
 
 
-slow = pytest.mark.slow
-
-
-@pytest.mark.parametrize("name", ["SIGKILL", pytest.param("SIGHUP", marks=slow), pytest.param("SIGTERM", marks=slow)])
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGHUP", "SIGTERM"])
 def test_no_answered_turn_is_lost(name: str, tiny_model: str, tmp_path: Path) -> None:
     record = tmp_path / "talks.jsonl"
     with gateway(tiny_model, "--record", str(record), "--max_conversations", "3") as (url, process):
@@ -104,7 +97,6 @@ def test_no_answered_turn_is_lost(name: str, tiny_model: str, tmp_path: Path) ->
         assert any([one.strip() for one in steps] == [one.strip() for one in written] for steps in found)
 
 
-@pytest.mark.slow
 def test_a_full_disk_ends_no_conversation(tiny_model: str, tmp_path: Path) -> None:
     record = tmp_path / "talks.jsonl"
 

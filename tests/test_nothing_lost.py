@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ pytest.importorskip("transformers")
 
 from cli_tools import complaint, small_disk  # noqa: E402
 from openai_tools import Server, says, serving  # noqa: E402
-from process_tools import until  # noqa: E402
+from process_tools import Fork, until  # noqa: E402
 from rollout_tools import counting, roll  # noqa: E402
 from toy_envs import CountingEnv  # noqa: E402
 
@@ -52,7 +50,7 @@ def indexes(path: Path) -> list[int]:
 def test_a_killed_process(tokens: list[str], tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     run = words(path, 200, tokens)
-    process = subprocess.Popen([sys.executable, "-m", "agent_gym", *run], stderr=subprocess.DEVNULL)
+    process = Fork(lambda: main(run))
     until(lambda: path.exists() and path.stat().st_size >= 20_000, 120)
     assert process.poll() is None
     process.kill()

@@ -6,8 +6,6 @@ import hashlib
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import gymnasium
@@ -16,9 +14,11 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from prepare_tools import contents, multi_hop_rows, word_problems, write_lines, write_list
+from process_tools import in_a_fork
+from slow_build import kill_at
 
 from agent_gym.errors import ConfigError
-from agent_gym.prepare import Options, env_kwargs, prepare
+from agent_gym.prepare import Options, env_kwargs, prepare, rows
 from agent_gym.prepare.run import MANIFEST
 from agent_gym.search.files import locked
 
@@ -158,22 +158,18 @@ def test_another_index_is_added_to_what_is_there(tmp_path, hotpot):
 
 # Killed.
 
-SCRIPT = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from slow_build import kill_at
-import agent_gym.prepare.rows as rows
-from agent_gym.prepare import prepare
-rows.ROWS_AT_ONCE = 5
-kill_at(int(sys.argv[2]))
-print(*prepare("hotpotqa", source=[sys.argv[3]], output=sys.argv[4]).made)
-"""
-
 
 def run(folder: Path, source: Path, kill: int = 10**9) -> tuple[int, list[str]]:
-    words = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), str(kill), str(source), str(folder)]
-    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=300)
-    return done.returncode, done.stdout.split()
+    """Prepare in a fork, which kills itself at one of the moments in which a file comes into being."""
+
+    def prepared() -> int:
+        rows.ROWS_AT_ONCE = 5
+        kill_at(kill)
+        print(*prepare("hotpotqa", source=[str(source)], output=str(folder)).made)
+        return 0
+
+    code, made, _ = in_a_fork(prepared)
+    return code, made.split()
 
 
 @pytest.mark.slow
