@@ -79,7 +79,7 @@ def served_sandbox() -> Iterator[str]:
         yield ""
         return
     listener = bind(port=0)
-    with listener, closing(LocalSandbox()) as sandbox, SandboxServer(sandbox, listener) as server:
+    with listener, closing(LocalSandbox(servers=1, packages=())) as sandbox, SandboxServer(sandbox, listener) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.url
         server.shutdown()

@@ -246,7 +246,7 @@ def test_what_is_printed_is_bounded_and_can_be_stored() -> None:
 
 
 def test_a_session_that_ran_into_a_limit_starts_anew() -> None:
-    env = make(IDS[1], sandbox=LocalSandbox(Limits(cpu_seconds=0.3), servers=1))
+    env = make(IDS[1], sandbox=LocalSandbox(Limits(cpu_seconds=0.3), servers=1, packages=()))
     steps = play(env, *map(call, ("x = 1", "while True: pass", "x = 2", "x")))
     assert [step[0] for step in steps] == [NO_OUTPUT, f"{SLOW}\n{LOST}", NO_OUTPUT, "2"]
     assert steps[-1][4]["metrics"] == {"programs": 4, "failed_programs": 1}

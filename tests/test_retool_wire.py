@@ -113,7 +113,7 @@ def write(episode: Any, text: str) -> str:
 
 def test_a_sandbox_that_dies_between_two_turns_is_no_answer(tokenizer: Any) -> None:
     """Programs that start anew run again; names that are lost through our fault end the episode, unpaid."""
-    hit, spared = (LocalSandbox(Limits(), servers=1) for _ in range(2))
+    hit, spared = (LocalSandbox(Limits(), servers=1, packages=()) for _ in range(2))
     code = ["x = 6 * 7\nprint(x)", "x = 6 * 7\nprint(x + 1)"]
 
     def act(episode: Any) -> str:
@@ -153,7 +153,7 @@ ENVS = {
     "chat": ("AgentR1/ReTool-v0", {"rendering": "chat"}),
     "stateful": ("AgentR1/MathPython-v0", {}),
 }
-LIMITS = {"cpu_seconds": 1, "wall_seconds": 12, "memory_mb": 256}
+LIMITS = {"cpu_seconds": 0.5, "wall_seconds": 12, "memory_mb": 256}
 # What the policy reads where its program ended by force: the same words for every run.
 READ = {
     "kill oneself": "SystemError: the program crashed",

@@ -57,7 +57,14 @@ def comparable(text: str) -> str:
     return re.sub(r"0x[0-9a-f]{8,}", "0x...", text)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+def slow_to_import(name: str) -> bool:
+    """Of the programs with sympy, whose import costs more than all the others, one is tried by default."""
+    return "sympy" in PROGRAMS[name] and name != "sympy, lazily imported parts"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * slow_to_import(name)) for name in PROGRAMS]
+)
 def test_a_program_prints_what_it_prints_elsewhere(name, sandbox, tmp_path):
     done = sandbox.run(PROGRAMS[name])
     assert (comparable(done.stdout), comparable(done.stderr), done.exit_code) == plain(tmp_path, PROGRAMS[name])
@@ -103,7 +110,7 @@ def test_a_thousand_in_flight_are_all_right_and_nothing_leaks():
 
 # Hostile programs.
 
-LIMITS = {"cpu_seconds": 1, "wall_seconds": 3, "memory_mb": 256}
+LIMITS = {"cpu_seconds": 0.5, "wall_seconds": 3, "memory_mb": 256}
 
 
 def data_folder() -> dict[str, str]:
@@ -174,7 +181,7 @@ def test_containers_and_older_kernels_enforce_everything(machine):
     made = on(machine)
     if machine == "old" and "property" in made:
         pytest.skip(f"no namespaces here: {made['message']}")
-    assert made["printed"] == "{2: 2, 3: 1}\n", made["error"]
+    assert made["printed"] == "24.0\n", made["error"]
     report = made["report"]
     assert all(report["enforced"].values())
     if machine == "old":
@@ -203,5 +210,5 @@ def test_a_machine_that_cannot_hold_programs_is_refused_by_name(machine, missing
 
 def test_a_property_can_be_waived():
     made = on("nothing", "fs_read")
-    assert made["printed"] == "{2: 2, 3: 1}\n", made["error"]
+    assert made["printed"] == "24.0\n", made["error"]
     assert [name for name, held in made["report"]["enforced"].items() if not held] == ["fs_read"]

@@ -27,7 +27,7 @@ LIMITS = Limits(cpu_seconds=0.5, wall_seconds=4, memory_mb=128, output_bytes=200
 
 @pytest.fixture(scope="module")
 def local():
-    with opened(LIMITS, servers=1) as sandbox:
+    with opened(LIMITS, servers=1, packages=()) as sandbox:
         yield sandbox
 
 

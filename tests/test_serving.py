@@ -48,7 +48,7 @@ def one(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
             server = stack.enter_context(running(WebShopEnv.server(WebShopEnv, bind(port=0))))
         elif request.param == "sandbox":
             try:
-                sandbox = LocalSandbox(servers=1)
+                sandbox = LocalSandbox(servers=1, packages=())
             except SandboxUnavailable as error:
                 pytest.skip(str(error))
             stack.callback(sandbox.close)
