@@ -28,7 +28,8 @@ from cpu_cost import pytest_configure as pytest_configure  # measures the tests
 sys.path.append(str(Path(__file__).parents[1] / "examples"))  # its agent is one of the tests
 
 import toy_envs
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
+from property_tools import FULL
 
 toy_envs.register()
 
@@ -41,7 +42,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 pytest.register_assert_rewrite("contract", "rollout_tools")
 
 # The same examples on every run and every machine: a red test must stay red while it is looked into.
-settings.register_profile("agent-gym", deadline=None, derandomize=True, database=None, max_examples=60)
+settings.register_profile("agent-gym", deadline=None, derandomize=True, database=None, max_examples=60 if FULL else 20)
 settings.load_profile("agent-gym")
 
 
@@ -52,6 +53,12 @@ DATA = Path(os.environ.get("AGENT_GYM_DATA", Path(__file__).parents[2] / "shared
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("vllm") and find_spec("vllm") is None:
         pytest.skip("vLLM is not installed")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests that hypothesis draws examples for, so that `./test.sh --slow` tries all of them."""
+    if is_hypothesis_test(getattr(item, "obj", None)):
+        item.add_marker("property")
 
 
 @pytest.hookimpl(trylast=True)

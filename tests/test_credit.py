@@ -18,6 +18,7 @@ pytest.importorskip("trl")
 from estimator_tools import everywhere, longer, make_row  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from property_tools import FULL  # noqa: E402
 from torch.nn.functional import pad  # noqa: E402
 from trainer_tools import make_trainer  # noqa: E402
 
@@ -97,7 +98,7 @@ def same(one: dict[int, list[float]], other: dict[int, list[float]]) -> None:
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 @given(seed=st.integers(0, 10**6), n=st.sampled_from([1, 2, 4, 6]), norm=st.sampled_from([None, "prime", "group"]))
-@settings(max_examples=40)
+@settings(max_examples=40 if FULL else 8)
 def test_padding_world_tokens_rows_and_processes_change_nothing(name: str, seed: int, n: int, norm: str | None) -> None:
     episodes = [make_episode(i, random.Random(seed + i)) for i in range(n)]
     usual = advantages(name, [episodes], process_norm=norm)
@@ -216,7 +217,7 @@ def gradients(trainer: Any, pieces: list[dict[str, Any]]) -> tuple[dict[Any, flo
 
 
 @given(seed=st.integers(0, 10**6), data=st.data())
-@settings(max_examples=12)
+@settings(max_examples=12 if FULL else 4)
 def test_layout_changes_no_gradient(trainer: Any, seed: int, data: st.DataObject) -> None:
     episodes = [make_episode(i, random.Random(seed + i), split=0.5) for i in range(4)]
     usual = lay_out(trainer, episodes)

@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 import pytest
-from toy_envs import TwoToolEnv, encoder_of, every_id
+from toy_envs import TwoToolEnv, encoder_of, every_world
 
 from agent_gym import tool
 from agent_gym.testing import play, without_times
@@ -32,7 +32,7 @@ def goes_on(env: Any, actions: list[Any]) -> None:
     assert all(play(other, ["x"]) == after for other in others)
 
 
-@every_id
+@every_world
 @pytest.mark.parametrize("tokens", [False, True])
 def test_a_copy_goes_on_where_the_environment_stood(env_id: str, tokens: bool, tokenizer: Any) -> None:
     env = gymnasium.make(env_id, **({"tokenizer": encoder_of(env_id, tokenizer)} if tokens else {}))

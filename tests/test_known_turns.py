@@ -13,6 +13,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from property_tools import FULL
 from template_tools import TOOL, read_templates, template_folder, tokenizer_of
 from tiny import make_tiny_tokenizer
 
@@ -102,8 +103,9 @@ def swept(templates: dict[str, str], turns: int, talks: int) -> Counter[str]:
     return counts
 
 
+@pytest.mark.property
 def test_templates_of_trl() -> None:
-    counts = swept(read_templates(), turns=9, talks=2)
+    counts = swept(read_templates(), turns=9 if FULL else 5, talks=2 if FULL else 1)
     assert counts["templates that append tame turns"] > 0.9 * counts["templates"]
 
 

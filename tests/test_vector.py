@@ -15,7 +15,8 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_envs import BrokenEnv, CountingEnv, every_id
+from property_tools import FULL
+from toy_envs import BrokenEnv, CountingEnv, every_world
 
 from agent_gym import ConfigError, EnvFailure, Reply, Sampled
 from agent_gym.tools import HermesParser, ToolCall
@@ -60,7 +61,7 @@ def pair(env_id: str, mode: AutoresetMode, workers: int) -> tuple[TextVectorEnv,
 @pytest.mark.parametrize("env_id", PLAYED)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("mode", AutoresetMode)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20 if FULL else 5, deadline=None)
 @given(
     seed=st.one_of(st.integers(0, 99), st.lists(st.one_of(st.none(), st.integers(0, 99)), min_size=3, max_size=3)),
     turns=st.lists(st.tuples(*[st.sampled_from(ACTIONS)] * 3), max_size=8),
@@ -84,9 +85,9 @@ def test_the_same_as_gymnasiums_own(
             assert_same(*resets)
 
 
-@every_id
+@every_world
 @pytest.mark.parametrize("workers", [0, 2])
-def test_make_vec_takes_it_for_every_id(env_id: str, workers: int) -> None:
+def test_make_vec_takes_it_for_every_world(env_id: str, workers: int) -> None:
     vector = gymnasium.make_vec(f"agent_gym:{env_id}", num_envs=3, workers=workers, max_turns=2)
     assert type(vector) is TextVectorEnv and vector.spec is not None and vector.spec.id == env_id
     singles = [gymnasium.make(env_id, max_turns=2) for _ in range(3)]

@@ -251,9 +251,10 @@ def register() -> None:
 IDS = [entry.id for entry in ENVS if entry.needs is None]
 """The ids that can be made without arguments."""
 every_id = pytest.mark.parametrize("env_id", IDS)
-_WORLDS = {entry.entry_point: entry.id for entry in reversed(ENVS)}
+_FIRST = {entry.entry_point: entry.id for entry in reversed(ENVS)}
+WORLDS = [one for one in IDS if one in _FIRST.values()]
 every_world = pytest.mark.parametrize(
-    "env_id", [pytest.param(one, marks=[] if one in _WORLDS.values() else pytest.mark.slow) for one in IDS]
+    "env_id", [pytest.param(one, marks=[] if one in WORLDS else pytest.mark.slow) for one in IDS]
 )
 """The same; of several ids of one class all but the first are slow."""
 
