@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +132,9 @@ def test_from_nothing_to_a_trained_model(tmp_path: Path, capsys: Any) -> None:
     assert (of_expert["env_id"], of_expert["split"], of_expert["tasks"]) == (GSM8K, "train", 4)
     assert (spent["asked"], spent["shown"], spent["failed"]) == (4, 4, 0) and spent["cpu_seconds"] > 0
     assert spent["shown_tokens"] > 0 and training["step"] > 0 and "learning_rate" in training["settings"]
-    short = ["--output_dir", str(tmp_path / "other"), "--max_length", "1024"]
-    assert "raise it, or let it be None" in complaint(capsys, *given, *short)
+    short = [*given, "--output_dir", str(tmp_path / "other"), "--max_length", "1024", "--model_name_or_path", warm]
+    short.remove("--tiny")
+    assert "raise it, or let it be None" in complaint(capsys, *short)
     given = ["--model_name_or_path", warm, "--output_dir", str(out), *LIMITS, *EVALUATION]
     assert main(["grpo", GSM8K, *given, *QUICK, *ENGINE]) == 0
     assert f"model: {out}" in capsys.readouterr().out
@@ -167,11 +169,34 @@ def test_ppo_trains_on_a_mixture_evaluates_and_resumes(tiny_model: str, tmp_path
         assert (played.count(GSM8K), played.count(PLAIN)) == (4, 2)
 
 
-def test_the_launcher_runs_the_same_training(config: Path) -> None:
+LAUNCHED = ["--max_episode_tokens", "700", "--use_cpu", *QUICK, *ENGINE]
+
+
+def launched(config: Path) -> None:
+    """Train by a launcher, whose arguments are in the yaml file."""
     config.write_text(config.read_text() + "num_processes: 1\nnum_cpu_threads_per_process: 1\n")
-    given = ["grpo", "--config", str(config), "--max_episode_tokens", "700", "--use_cpu"]
-    assert main([*given, *QUICK, *ENGINE]) == 0
+    assert main(["grpo", "--config", str(config), *LAUNCHED]) == 0
     assert json.loads((config.parent / "out" / "config.json").read_text())["model_type"] == "qwen3"
+
+
+@pytest.mark.slow
+def test_the_launcher_runs_the_same_training(config: Path) -> None:
+    launched(config)
+
+
+def test_what_the_launcher_is_given_trains_as_its_process_does(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words as accelerate reads them, and the training that its process then begins, here."""
+    from accelerate.commands.launch import launch_command_parser
+
+    def start(words: Sequence[str]) -> int:
+        asked = launch_command_parser().parse_args(words)
+        assert (asked.num_processes, asked.num_cpu_threads_per_process) == (1, 1)
+        assert asked.module and asked.training_script == "agent_gym.cli.launch"
+        name, *argv = asked.training_script_args
+        return guarded(lambda: launch.train(name, argv, launched=True))
+
+    monkeypatch.setattr(launch, "run", start)
+    launched(config)
 
 
 # What takes long is announced, and what is interrupted leaves something to go on with.

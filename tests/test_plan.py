@@ -215,14 +215,19 @@ def tracked_on_one(shape: ModelShape, tokens: int, rank: int, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("name", "layers", "tokens"),
+    ("name", "layers", "tokens", "rank"),
     [
-        ("Qwen/Qwen2.5-7B", 4, 32768),
-        ("Qwen/Qwen2.5-1.5B", 2, 8192),
-        *(pytest.param(f"Qwen/Qwen2.5-{b}B", None, 32768, marks=pytest.mark.slow) for b in (7, 14)),
+        ("Qwen/Qwen2.5-7B", 4, 32768, 0),
+        pytest.param("Qwen/Qwen2.5-7B", 4, 32768, 16, marks=pytest.mark.slow),
+        ("Qwen/Qwen2.5-1.5B", 2, 8192, 0),
+        ("Qwen/Qwen2.5-1.5B", 2, 8192, 16),
+        *(
+            pytest.param(f"Qwen/Qwen2.5-{b}B", None, 32768, rank, marks=pytest.mark.slow)
+            for b in (7, 14)
+            for rank in (0, 16)
+        ),
     ],
 )
-@pytest.mark.parametrize("rank", [0, 16])
 def test_the_peak_on_one_gpu_is_what_a_tracker_counts(
     name: str, layers: int | None, tokens: int, rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
