@@ -34,10 +34,12 @@ from rollout_tools import EOS, RandomWriter
 from transformers import AutoTokenizer, PrinterCallback, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from agent_gym import EnvFailure, Reply, TextEnv
+from agent_gym.evaluate import cards
 from agent_gym.policies import Request
 
-# It reads the metadata of a package each time, a hundred times a run.
+# They read the metadata of a package each time, a hundred times a run.
 imports._is_package_available = functools.cache(imports._is_package_available)
+cards.version = functools.cache(cards.version)
 # At this size of model two threads spend their time waiting for each other: ten times slower on a busy machine.
 torch.set_num_threads(1)
 
