@@ -7,6 +7,7 @@ import dataclasses
 import json
 import shlex
 import textwrap
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from agent_gym.chat import ChatRenderer  # noqa: E402
 from agent_gym.cli import start  # noqa: E402
 from agent_gym.cli.main import main  # noqa: E402
 from agent_gym.cli.start import speedrun  # noqa: E402
+from agent_gym.data import MODELS  # noqa: E402
 from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.evaluate import wilson_interval  # noqa: E402
 from agent_gym.rollout import from_record, read_trajectories  # noqa: E402
@@ -285,6 +287,20 @@ def test_the_player_who_is_imitated_is_right_as_often_as_his_style_and_follows_f
         assert played[:5] == [episode(env, seed) for seed in range(5)]
     solved = sum(success for _, success in played)
     assert share == 1.0 and (solved == 40 if style == "default" else 0 < solved < 40)
+
+
+def test_long_texts_begin_with_smollm2_where_it_is_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_GYM_CACHE", str(tmp_path))
+    long = "AgentR1/PaperSearch-v1"
+    with pytest.warns(UserWarning, match=r"up to \d,\d+ characters.*agent-gym prepare smollm2"):
+        assert own_preset(long).model is None
+    (tmp_path / "smollm2" / MODELS["smollm2"]).mkdir(parents=True)
+    with pytest.warns(UserWarning, match="begins with smollm2 .--model tiny"):
+        found = own_preset(long, imitation_steps=7)
+    assert (found.model, found.imitation[0].steps, "system_prompt" in found.env_kwargs) == ("smollm2", 7, False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert own_preset(long, model="tiny").model is None and own_preset("AgentR1/Bisect-v0").model is None
 
 
 def test_a_record_has_the_command_that_repeats_a_speedrun(tmp_path: Path) -> None:

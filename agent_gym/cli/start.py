@@ -122,7 +122,7 @@ def speedrun(argv: Sequence[str]) -> int:
     )
     parser.flag("--env --env_id ID", "an environment of your own instead of a preset's, with an expert")
     parser.add_env_kwargs()
-    help_text = "with --env: a model to begin with, such as smollm2; default: a tiny one made on the spot"
+    help_text = "with --env: a model to begin with, or tiny: made on the spot; default: tiny, or smollm2 for long texts"
     parser.flag("--model --model_name_or_path PATH", help_text)
     help_text = "with --env: steps of imitation; default: 160 (40 with --model), repeated up to eight times"
     parser.flag("--imitation_steps N", help_text, type=positive)

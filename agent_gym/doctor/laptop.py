@@ -13,13 +13,11 @@ from importlib.util import find_spec
 
 import torch
 
-from agent_gym.data import MODELS
 from agent_gym.dependencies import install_command
 from agent_gym.doctor.driver import told
-from agent_gym.errors import ConfigError, require
+from agent_gym.errors import require
 from agent_gym.evaluate.cards import versions
-from agent_gym.models import model_source
-from agent_gym.speedrun.presets import PRESETS, Preset
+from agent_gym.speedrun.presets import PRESETS, Preset, is_prepared
 from agent_gym.threads import cores
 
 REFERENCE_S = 2.0  # CPU seconds of `measure` on a core of the AMD EPYC that timed the presets, its other one busy
@@ -51,12 +49,7 @@ def missing(preset: Preset) -> str:
     """Return what a preset needs that this machine lacks; an empty text where it lacks nothing."""
     if preset.needs_gpu:
         return "a GPU"
-    if preset.model in MODELS:
-        try:
-            model_source(preset.model)
-        except ConfigError:
-            return f"agent-gym prepare {preset.model}"
-    return ""
+    return "" if preset.model is None or is_prepared(preset.model) else f"agent-gym prepare {preset.model}"
 
 
 def minutes(preset: Preset, factor: float) -> str:

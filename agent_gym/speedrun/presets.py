@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -14,6 +15,7 @@ from pydantic import TypeAdapter
 from agent_gym.chat import text_of as text_of_message
 from agent_gym.errors import ConfigError
 from agent_gym.evaluate.panels import opened_env
+from agent_gym.models import model_source
 from agent_gym.speedrun import text_of
 
 ATTEMPTS = 8
@@ -152,6 +154,18 @@ def expert_lengths(env: Any, episodes: int = 64) -> tuple[int, int]:
     return longest, turn
 
 
+def is_prepared(model: str) -> bool:
+    """Return whether a model of `agent-gym prepare` is there; others are not looked for."""
+    try:
+        return bool(model_source(model))
+    except ConfigError:
+        return False
+
+
+LONG, FOR_LONG = 6000, "smollm2"
+"""Characters of an expert's episode over which a tiny model hardly learns to copy, and the model for them."""
+
+
 def own_preset(
     env_id: str,
     env_kwargs: Mapping[str, Any] | None = None,
@@ -168,18 +182,26 @@ def own_preset(
     Args:
         env_id: the environment.
         env_kwargs: its arguments.
-        model: a model to begin with; None for a tiny model made on the spot.
+        model: a model to begin with; "tiny" for one made on the spot. None chooses: a tiny one, or SmolLM2 where the
+            expert's episodes have more than `LONG` characters and it is prepared; a warning says so.
         imitation_steps: the steps of imitation, exactly; by default 160, or 40 of a given model, up to eight times.
 
     Raises:
         ConfigError: for an unknown id, arguments it does not take, or an environment without a split "train".
     """
+    chooses, model = model is None, None if model == "tiny" else model
     settings = {**({"system_prompt": ""} if model is None else {}), **(env_kwargs or {})}
     with opened_env(env_id, settings) as env:
         sizes = {split: len(tasks) for split, tasks in env.get_wrapper_attr("tasks").items()}
         longest, turn = expert_lengths(env) if "train" in sizes else (0, 0)
     if "train" not in sizes:
         raise ConfigError(f"{env_id} has no split 'train' to learn from; it has: {', '.join(sizes)}")
+    if chooses and longest > LONG:
+        long = f"the expert's episodes have up to {longest:,} characters, over which a tiny model hardly learns to copy"
+        if is_prepared(FOR_LONG):
+            warnings.warn(f"{long}: the run begins with {FOR_LONG} (--model tiny for a tiny one)", stacklevel=2)
+            return own_preset(env_id, env_kwargs, model=FOR_LONG, imitation_steps=imitation_steps)
+        warnings.warn(f"{long}; `agent-gym prepare {FOR_LONG}` brings a model that can", stacklevel=2)
     # The best name for the learning curve and for the table first.
     dev = next((name for name in ("validation", "dev", "valid", "test") if name in sizes), "train")
     test = next((name for name in ("test", "validation", "dev", "valid") if name in sizes), "train")

@@ -176,7 +176,7 @@ class Speedrun:
         name = next((name for name, known in PRESETS.items() if trained_by(known, how) == preset), None)
         env = ["--env", preset.env_id, "--env_kwargs", json.dumps(dict(preset.env_kwargs), default=str)]
         if preset.stop_if_hopeless:  # `own_preset` has made it
-            env += [] if preset.model is None else ["--model", preset.model]
+            env += ["--model", preset.model or "tiny"]
             env += [] if preset.imitation[0].longest else ["--imitation_steps", str(preset.imitation[0].steps)]
         elif name is None:
             name = "made in Python"
