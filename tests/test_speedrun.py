@@ -307,7 +307,7 @@ def test_a_record_has_the_command_that_repeats_a_speedrun(tmp_path: Path) -> Non
     own = own_preset("AgentR1/Bisect-v0", imitation_steps=7)
     made = {
         "--preset bisect": PRESETS["bisect"],
-        """--env AgentR1/Bisect-v0 --env_kwargs '{"system_prompt": ""}' --imitation_steps 7""": own,
+        """--env AgentR1/Bisect-v0 --env_kwargs '{"system_prompt": ""}' --model tiny --imitation_steps 7""": own,
         "--preset 'made in Python'": dataclasses.replace(PRESETS["bisect"], patience=3),
         "ppo --preset bisect512": trained_by(PRESETS["bisect512"], "ppo"),
     }
