@@ -145,7 +145,7 @@ def test_another_checkpoint_is_named_as_the_cure(run: Path, tmp_path: Path) -> N
         resumed(folder)
 
 
-@pytest.mark.parametrize("rounds", [12, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [8, pytest.param(1000, marks=pytest.mark.slow)])
 def test_no_mutation_of_the_state_is_a_raw_error(rounds: int, run: Path, tmp_path: Path) -> None:
     good, ended = json.loads((run / "checkpoint-1" / STATE).read_text()), Counter[str]()
     for number in range(rounds):

@@ -134,7 +134,10 @@ def test_every_setting_has_layouts_in_every_split(size: int) -> None:
 def test_settings_without_mazes_are_refused(kwargs: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         gymnasium.make("AgentR1/VisualMaze-v0", **kwargs)
-    with pytest.raises(ConfigError, match=r"size 2 .* 1 moves .*'test'"):  # the search for a layout ends
+
+
+def test_the_search_for_a_layout_ends() -> None:
+    with pytest.raises(ConfigError, match=r"size 2 .* 1 moves .*'test'"):
         Layouts("test", cells=2, longest=1)[0]
 
 

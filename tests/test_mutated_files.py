@@ -111,7 +111,7 @@ def test_mutated_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_mutated_panels_and_settings(tmp_path: Path) -> None:
-    panels_and_settings(tmp_path, random.Random(2), 300)
+    panels_and_settings(tmp_path, random.Random(2), 100)
 
 
 @pytest.mark.slow

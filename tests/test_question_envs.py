@@ -32,7 +32,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("query", HOSTILE)
-@pytest.mark.parametrize("limit", [1, 7, 40, 1500])
+@pytest.mark.parametrize("limit", [1, 40, *(pytest.param(limit, marks=pytest.mark.slow) for limit in (7, 1500))])
 def test_observation_limits_hold_for_every_query(query: str, limit: int, tokenizer: Any) -> None:
     lookup = hotpotqa.search(query, tool="lookup", argument="title")
     actions = [search(query), search(query, "Tobila"), search(query) * 12, search(query, argument=query)]
