@@ -80,7 +80,25 @@ class AnyDeal(BargainEnv):
         return reply
 
 
+class WordyBisect(BisectEnv):
+    """Bisection in which so many words of a log, drawn by chance, follow each answer; for masks.py."""
+
+    LOG = "build cache deploy fetch hook link lint merge mirror patch queue retry shard skip stage test warn".split()
+
+    def __init__(self, *, words: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.words = words
+
+    def respond(self, action: str) -> Reply:
+        reply = super().respond(action)
+        if self.words and not reply.terminated:
+            drawn = self.np_random.choice(self.LOG, self.words)
+            reply.text = f"{reply.text}\n{' '.join(drawn)}"
+        return reply
+
+
 _WORLDS = {"LuckyBandit-v0": LuckyBandit, "LuckyBisect-v0": LuckyBisect, "AnyDeal-v0": AnyDeal}
+_WORLDS["WordyBisect-v0"] = WordyBisect
 for _name, _kind in _WORLDS.items():
     if _name not in gymnasium.registry:
         gymnasium.register(_name, entry_point=_kind)

@@ -51,6 +51,7 @@ def leaky(base: Any) -> Any:
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             batch = super()._generate_and_score_completions(inputs)
             mask, steps = batch["action_mask"], batch["step_of"]
+            self.sampled = mask
             # Every token after the first sampled one belongs to the step before it.
             filled = torch.where(mask, steps, -1).cummax(1).values
             inside = (filled >= 0) & mask.flip(1).cummax(1).values.flip(1).bool()

@@ -82,7 +82,7 @@ def preset_of(world: str, arm: str, rate: float | None, start: Path | None) -> A
 
     base = PRESETS["bisect512"]
     if world == "deals":
-        changed = {"max_steps": 240, "max_turn_tokens": 16, "max_episode_tokens": 320, "learning_rate": 5e-4}
+        changed = {"max_steps": 160, "max_turn_tokens": 16, "max_episode_tokens": 320, "learning_rate": 5e-4}
         made = replace(PRESETS["bargain"], env_id="_luck_worlds:AnyDeal-v0", grpo={**base.grpo, **changed})
     elif world == "bisect":
         made = replace(base, env_id="_luck_worlds:LuckyBisect-v0", grpo={**base.grpo, "max_steps": 240})

@@ -31,7 +31,7 @@ from typing import Any
 import _common
 
 SIZES = {
-    "page": (100, 2_500, 10_000), "episode": (10, 400, 1_600), "runs": (5, 500, 2_000), "leaderboard": (5, 500, 2_000),
+    "page": (100, 2_500, 10_000), "episode": (10, 200, 800), "runs": (5, 1_000, 4_000), "leaderboard": (5, 500, 2_000),
     "index": (1_000, 250_000, 1_000_000),
 }  # fmt: skip
 COMMAND = (sys.executable, "-m", "agent_gym")
