@@ -1,4 +1,4 @@
-"""How many examples a property test tries: a tenth by default, all of them in `./test.sh --slow`."""
+"""How many examples a property test tries: some by default, all of them in `./test.sh --slow`."""
 
 from __future__ import annotations
 
