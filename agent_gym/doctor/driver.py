@@ -46,7 +46,7 @@ def turns_per_second(observed: int) -> float:
     runner = Runner(ScriptedPolicy(lambda episode: "", lambda text: [*ids]), tokenizer, Budget(max_tokens=65_536))
     specs = [EpisodeSpec(ENV, {"observed": observed}, split="train", index=i) for i in range(EPISODES)]
     try:
-        runner.run(specs[:2])  # what is made at the first use is no cost of a turn
+        runner.run(specs[:2])  # the costs of the first use are no costs of a turn
         began = time.process_time()
         turns = sum(len(episode.steps) for episode in runner.run(specs))
         return turns / (time.process_time() - began)
