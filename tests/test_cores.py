@@ -28,7 +28,9 @@ print(*threads)
 """
 
 
-@pytest.mark.parametrize(("exported", "threads"), [(None, "1 1 3"), ("2", "2 2 2"), ("1", "1 1 1")])
+@pytest.mark.parametrize(
+    ("exported", "threads"), [(None, "1 1 3"), ("2", "2 2 2"), pytest.param("1", "1 1 1", marks=pytest.mark.slow)]
+)
 def test_a_large_model_has_all_cores_unless_the_user_exported_a_number(exported: str | None, threads: str) -> None:
     # Not what an engine has left in the environment of this process, which torch may count threads by.
     environment = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}

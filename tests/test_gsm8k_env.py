@@ -194,7 +194,7 @@ def test_data_from_a_file(tmp_path: Path) -> None:
 DISAGREEING = {"test": [(319, "3/4", "3/4", "0.75")], "train": []}
 
 
-@pytest.mark.parametrize(("split", "rows"), [("test", 1319), ("train", 7473)])
+@pytest.mark.parametrize(("split", "rows"), [("test", 1319), pytest.param("train", 7473, marks=pytest.mark.slow)])
 def test_expert_and_calculator_solve_the_real_rows(gsm8k_folder: Path, split: str, rows: int) -> None:
     """Each annotation is the number that the calculator gives, with the exceptions above; each answer is one number."""
     env = gymnasium.make("AgentR1/GSM8K-v0", data=str(gsm8k_folder)).unwrapped

@@ -68,7 +68,7 @@ def test_no_rollout_is_skipped_or_played_twice_and_a_resumed_run_counts_on(tmp_p
         assert run(resumed) == whole, "training again begins anew"
 
 
-@pytest.mark.parametrize("way", [{}, SERVER], ids=["process", "server"])
+@pytest.mark.parametrize("way", [pytest.param({}, marks=pytest.mark.slow), SERVER], ids=["process", "server"])
 def test_training_again_after_an_error_plays_anew_what_was_in_play(tmp_path: Path, way: dict[str, Any]) -> None:
     whole = run(build(tmp_path / "whole", max_staleness=1, **way))
     trainer = build(tmp_path / "again", max_staleness=1, **way)
