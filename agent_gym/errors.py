@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
@@ -211,23 +212,50 @@ def writing(path: str | Path, cure: str = "name another file") -> Iterator[None]
         raise ConfigError(f"{reason}{about}; {cure}") from error
 
 
-def write_whole(path: str | Path, text: str) -> None:
-    """Write a text file so that it appears as a whole: a reader, or a kill, never leaves half of it in its place.
+@contextmanager
+def whole_file(path: str | Path, cure: str = "name another file") -> Iterator[Path]:
+    """Give a path to write to. Its file gets the wanted name when the block ends: no kill leaves half of it there.
 
-    A device, such as /dev/stdout, is written as it is.
+    The folder is made. A device, such as /dev/stdout, is written as it is.
 
     Raises:
         AgentGymError: as `writing`.
     """
     path, target = Path(path), Path(path).resolve()  # a link stays a link, to wherever it leads
     aside = target.with_name(f"{target.name}.{os.getpid()}.part")
-    with writing(path):
+    with writing(path, cure):
         if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
+            yield path
             return
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            aside.write_text(text, encoding="utf-8")
+            yield aside
             aside.replace(target)
-        except BaseException:
+        finally:
             aside.unlink(missing_ok=True)
-            raise
+
+
+def write_whole(path: str | Path, content: str | bytes, cure: str = "name another file") -> None:
+    """Write a `whole_file`."""
+    with whole_file(path, cure) as place:
+        place.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def whole_folder(out: str | Path) -> Iterator[Path]:
+    """Give a folder to write to. It becomes `out`, a new or empty folder, when the block ends.
+
+    Raises:
+        ConfigError: if the folder has content.
+        AgentGymError: as `writing`.
+    """
+    out = Path(out).expanduser()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} is there already; name a new folder, or empty it")
+    with writing(out, "name another folder"):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=out.parent, prefix=".unfinished-") as place:
+            aside = Path(place, "folder")
+            aside.mkdir()
+            yield aside
+            aside.rename(out)  # also over an empty folder

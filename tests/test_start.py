@@ -463,7 +463,7 @@ def test_side_files_that_cannot_be_written_end_no_run(tmp_path: Path) -> None:
 
     class Block(TrainerCallback):
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            (tmp_path / "card.json.part").mkdir(exist_ok=True)
+            (tmp_path / f"card.json.{os.getpid()}.part").mkdir(exist_ok=True)
             if state.global_step == 1:
                 shutil.rmtree(tmp_path / "trajectories")
                 (tmp_path / "trajectories").write_text("")

@@ -39,7 +39,7 @@ from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
 from agent_gym.distributed import barrier_on_error, gather
-from agent_gym.errors import ConfigError, RolloutError
+from agent_gym.errors import ConfigError, RolloutError, write_whole
 from agent_gym.evaluate.cards import versions
 from agent_gym.public import public
 from agent_gym.trainers.best_metric import check_best_metric
@@ -437,9 +437,7 @@ def resume_hint(output_dir: str | Path) -> str:
 
 def write_provenance(trainer: Any, folder: Path) -> None:
     """Write `agent_gym.json` into a folder: the training of its model, the tasks, and the results."""
-    Path(folder, FILE).write_text(
-        json.dumps(public(provenance(trainer)), indent=2, default=str) + "\n", encoding="utf-8"
-    )
+    write_whole(Path(folder, FILE), json.dumps(public(provenance(trainer)), indent=2, default=str) + "\n")
 
 
 def provenance(trainer: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoProcessor, AutoTo
 from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from agent_gym.errors import ConfigError, writing
+from agent_gym.errors import ConfigError, whole_folder
 from agent_gym.models import adapter_base, model_source
 from agent_gym.policies.loading import loading
 from agent_gym.policies.processors import let_videos_be_missing, model_class
@@ -86,21 +86,13 @@ def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool
             )
     out, folder = Path(out).expanduser(), checkpoint.folder
     kept = sorted({path for pattern in MODEL_FILES for path in folder.glob(pattern) if path.is_file()})
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} is there already; name a new folder, or empty it")
     if merge_adapter and checkpoint.base is None:
         raise ConfigError(f"{folder} is a whole model and no LoRA adapter: leave --merge_adapter out")
     if critic and not (folder / CRITIC).is_file():
         raise ConfigError(f"{folder} has no critic; only agent-gym ppo leaves one")
     if not any(path.name.startswith("tokenizer") for path in kept):
         raise ConfigError(f"{folder} has no tokenizer; save that of the base model into it first")
-    with writing(out, "name another folder"):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        # The folder is written under another name, so that a failure leaves no folder that looks like a model.
-        beside = TemporaryDirectory(dir=out.parent, prefix=".unfinished-")
-    with beside as place:
-        aside = Path(place, "model")
-        aside.mkdir()
+    with whole_folder(out) as aside:  # a failure leaves no folder that looks like a model
         if merge_adapter:
             _merge(checkpoint, aside)
         else:
@@ -111,9 +103,6 @@ def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool
         if critic:
             (aside / CRITIC).parent.mkdir()
             shutil.copy2(folder / CRITIC, aside / CRITIC)
-        if out.exists():
-            out.rmdir()
-        aside.rename(out)
     return out
 
 

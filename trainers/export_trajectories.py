@@ -16,7 +16,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from agent_gym.errors import ConfigError, one_of, writing
+from agent_gym.errors import ConfigError, one_of, whole_folder
 from agent_gym.transcript import Span, action_mask
 
 FORMATS: Mapping[str, Mapping[str, str]] = tomllib.loads(
@@ -40,20 +40,17 @@ def export_trajectories(
     episode is left.
     """
     one_of("format", form, FORMATS)
-    out = Path(out).expanduser()
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} is there already; name a new folder, or empty it")
-    every = list(records)
-    kept = [record for record in every if _is_wanted(record, form, min_reward, successful)]
-    if not kept:
-        raise ConfigError(f"none of {len(every)} episodes is left; ask for less than --min_reward or --successful do")
-    if form != "trajectories" and any(record.get("images") for record in kept):
-        raise ConfigError(f"format {form!r} has no place for images; take 'trajectories', which has them in `extra`")
-    dataset = Dataset.from_list([row for record in kept for row in _rows(record, form)])
-    with writing(out, "name another folder"):
-        (out / "data").mkdir(parents=True)
-        dataset.to_parquet(str(out / "data" / "train-00000-of-00001.parquet"))
-        (out / "README.md").write_text(_card(out.name, form, kept, len(every), len(dataset)), encoding="utf-8")
+    with whole_folder(out) as aside:
+        every = list(records)
+        kept = [record for record in every if _is_wanted(record, form, min_reward, successful)]
+        if not kept:
+            raise ConfigError(f"none of {len(every)} episodes is left; ask for less by --min_reward or --successful")
+        if form != "trajectories" and any(record.get("images") for record in kept):
+            raise ConfigError(f"format {form!r} has no place for images; 'trajectories' has one, the column `extra`")
+        dataset = Dataset.from_list([row for record in kept for row in _rows(record, form)])
+        (aside / "data").mkdir()
+        dataset.to_parquet(str(aside / "data" / "train-00000-of-00001.parquet"))
+        (aside / "README.md").write_text(_card(Path(out).name, form, kept, len(every), len(dataset)), encoding="utf-8")
     return dataset
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from accelerate.utils import is_peft_model
 
+from agent_gym.errors import write_whole
 from agent_gym.evaluate import EvalResult, summarize
 from agent_gym.evaluate.cards import versions
 from agent_gym.public import public
@@ -91,9 +92,7 @@ def write_card(trainer: Any, about: Mapping[str, Any], folder: Path | None = Non
     config = trainer.model.peft_config["default"] if peft else None
     base = str(config.base_model_name_or_path) if config else None
     folder = run if folder is None else folder
-    folder.mkdir(parents=True, exist_ok=True)
-    text = model_card(run.resolve().name, base, about, {}, merged=False)
-    (folder / "README.md").write_text(text, encoding="utf-8")
+    write_whole(folder / "README.md", model_card(run.resolve().name, base, about, {}, merged=False))
 
 
 def read_evaluations(paths: Sequence[str | Path]) -> dict[tuple[str, str, str], EvalResult]:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from agent_gym.cli.parser import CommandParser, json_object, left_out, read_settings
 from agent_gym.cli.view import check_new, is_run, last_evaluation, named, read_files
-from agent_gym.errors import ConfigError, write_whole, writing
+from agent_gym.errors import ConfigError, write_whole
 from agent_gym.evaluate import EvalResult, summarize
 from agent_gym.evaluate.cards import differences, read_cards, terms
 from agent_gym.evaluate.compare import Run, read_runs, same_kind, with_cards
@@ -228,8 +228,7 @@ def rescore(argv: Sequence[str]) -> int:
             names = ("reward", "reward_terms", "steps", "failure", "failure_details")
             replay.record |= {name: found[name] for name in names if name in found}
     if arguments.output:
-        with writing(arguments.output):
-            write_trajectories(arguments.output, (replay.record for replay in replays))
+        write_trajectories(arguments.output, (replay.record for replay in replays))
     then, now = (
         summarize([from_record({**_apart(record), "rows": []}) for record in some])
         for some in (records, (replay.record for replay in replays))

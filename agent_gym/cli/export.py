@@ -46,7 +46,7 @@ def _export_model(argv: Sequence[str]) -> int:
     out = exporting.export_model(checkpoint, arguments.out, merge_adapter=merged, critic=arguments.critic)
     name = (arguments.push_to_hub or out.resolve().name).rpartition("/")[2]
     card = model_card(name, checkpoint.base, provenance, evaluations, merged=merged)
-    (out / "README.md").write_text(card, encoding="utf-8")
+    write_whole(out / "README.md", card)
     print(out)
     if arguments.push_to_hub:
         print(exporting.push(out, arguments.push_to_hub))

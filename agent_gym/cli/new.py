@@ -23,7 +23,7 @@ from agent_gym.cli.new_rows import dealt, read_splits
 from agent_gym.cli.new_tools import Brought, brought, calls_of, copy_files, load, made_up_rows, tried
 from agent_gym.cli.parser import COLUMNS_HELP, CommandParser, columns
 from agent_gym.dependencies import DISTRIBUTION
-from agent_gym.errors import ConfigError, writing
+from agent_gym.errors import ConfigError, write_whole, writing
 from agent_gym.tools import Tool
 
 # Template to where it goes in the new folder.
@@ -143,9 +143,8 @@ def _move_tools(
 
 
 def _write(path: Path, text: str) -> None:
-    with writing(path, "name another folder with --folder"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")  # half of a surrogate pair, as JSON has it
+    # "backslashreplace" is for half of a surrogate pair, as JSON has it.
+    write_whole(path, text.encode(errors="backslashreplace"), "name another folder with --folder")
     print(path)
 
 

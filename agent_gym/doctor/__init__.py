@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from agent_gym.errors import require
+from agent_gym.errors import require, write_whole
 from agent_gym.renamed import renamed
 
 STAGES = ("machine", "engine", "sleep", "ddp", "zero2", "zero3", "fsdp2", "server", "kill", "speed", "memory")
@@ -103,9 +103,9 @@ def write_report(setting: StageSettings, results: Sequence[Result]) -> None:
             blocks["the end of its log"] = "\n".join(log.splitlines()[-60:])
         for name, block in blocks.items():
             text += ["", f"{result.stage}, {name}:", "", "```", block.rstrip(), "```"]
-    Path(setting.folder, "report.md").write_text("\n".join(text) + "\n", encoding="utf-8")
+    write_whole(Path(setting.folder, "report.md"), "\n".join(text) + "\n")
     content = {"gpus": len(setting.gpus), "stages": [dataclasses.asdict(result) for result in results]}
-    Path(setting.folder, "report.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_whole(Path(setting.folder, "report.json"), json.dumps(content, indent=2) + "\n")
 
 
 __getattr__ = renamed(__name__, {"Setting": "StageSettings"})

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym import __version__
-from agent_gym.errors import ConfigError, clipped, shown, writing
+from agent_gym.errors import ConfigError, clipped, shown, write_whole
 from agent_gym.evaluate import EvalResult, summarize
 from agent_gym.evaluate.panels import Panel, canonical, opened_env, played_panel, without_folders
 from agent_gym.evaluate.storage import CARDS, MODEL, EpisodeFile
@@ -209,10 +209,7 @@ def write_cards(path: Path, cards: Sequence[Mapping[str, Any]], **more: Any) -> 
         panel = card["panel"]
         known[*card_key(card), canonical(card["environment"]["kwargs"]), panel["split"], panel["name"]] = card
     content = public(json_ready({"version": CARD_VERSION, **more, "cards": list(known.values())}))
-    with writing(path):
-        part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        part.replace(path)
+    write_whole(path, json.dumps(content, indent=1) + "\n")
 
 
 def card_key(card: Mapping[str, Any]) -> tuple[str, str]:

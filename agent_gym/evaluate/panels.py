@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.call_format import families
-from agent_gym.errors import ConfigError, write_whole, writing
+from agent_gym.errors import ConfigError, write_whole
 from agent_gym.images import Image
 from agent_gym.public import public
 from agent_gym.registry import ENVS
@@ -96,9 +96,7 @@ class Panel:
             self = replace(self, version=old.version + (not same_tasks(self, old)))
         head = json.dumps({key: value for key, value in vars(self).items() if key != "tasks"}, indent=0)
         tasks = ",\n".join(map(json.dumps, self.tasks))
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, f'{head[:-2]},\n"tasks": [\n{tasks}\n]\n}}\n')
+        write_whole(path, f'{head[:-2]},\n"tasks": [\n{tasks}\n]\n}}\n')
 
 
 def without_folders(env_kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, write_whole
 from agent_gym.prepare.release_functions import function_tasks
 from agent_gym.prepare.release_tasks import NoTask, SoftwareTask, build, write
 from agent_gym.prepare.release_tree import ReleaseTree
@@ -96,7 +96,7 @@ def build_package(releases: Sequence[Sequence[Release]], folder: Path, progress:
         reason = f"it has {len(releases[0])} releases, and needs two"
         pairs = [{"before": "", "after": "", "task": "", "reason": reason}]
     about = {"package": newest.package, "pairs": pairs}
-    (folder / REPORT).write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_whole(folder / REPORT, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
 
 
 def _versions(pair: Mapping[str, str]) -> str:

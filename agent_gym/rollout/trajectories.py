@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from agent_gym.errors import ConfigError, quoted
+from agent_gym.errors import ConfigError, quoted, whole_file, writing
 from agent_gym.images import Image, Shown
 from agent_gym.public import public
 from agent_gym.rollout.episode import Episode, EpisodeSpec, Row, Step
@@ -127,20 +127,14 @@ def to_record(
 
 
 def write_trajectories(path: str | Path, records: Iterable[Mapping[str, Any]], *, append: bool = False) -> None:
-    """Write records as JSON lines. The file appears when it is whole, unless records are appended to a file."""
-    path = Path(path).resolve()  # a link stays a link
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = not append and (path.is_file() or not path.exists())  # a device is written as it is
-    target = path.with_name(path.name + ".part") if aside else path
-    try:
-        with target.open("a" if append else "w", encoding="utf-8") as file:
-            file.writelines(map(to_line, records))
-    except BaseException:
-        if aside:
-            target.unlink(missing_ok=True)
-        raise
-    if aside:
-        target.replace(path)
+    """Write records as JSON lines. The file appears when it is whole, unless records are appended to a file.
+
+    Raises:
+        AgentGymError: as `writing`.
+    """
+    place = writing(path) if append else whole_file(path)
+    with place as aside, Path(aside or path).open("a" if append else "w", encoding="utf-8") as file:
+        file.writelines(map(to_line, records))
 
 
 def to_line(record: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ from rich.table import Table
 from rich.text import Text
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
+from agent_gym.errors import write_whole
 from agent_gym.viewer.curve import curve_of, render_curve
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -214,15 +215,11 @@ class LiveCurve(TrainerCallback):
         if not state.is_world_process_zero or not (points or below):
             return
         folder = Path(self._folder or args.output_dir)
-        folder.mkdir(parents=True, exist_ok=True)
         # The policy that the run began with, if it was evaluated.
         baseline = points[0] if points and points[0].step == 0 else None
         title = self._title or folder.resolve().name
-        # Replaced as a whole: a browser never sees half a page.
-        unfinished = folder / "curve.html.unfinished"
         page = render_curve(points, below=below, baseline=baseline, title=title, running=running)
-        unfinished.write_text(page, encoding="utf-8")
-        unfinished.replace(folder / "curve.html")
+        write_whole(folder / "curve.html", page)
 
 
 def evaluations(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:

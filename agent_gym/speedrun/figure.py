@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent_gym.errors import ConfigError, require, writing
+from agent_gym.errors import ConfigError, require, whole_file
 from agent_gym.speedrun.tables import over
 from agent_gym.untrusted import count, misfit, number, read_json
 
@@ -170,10 +170,9 @@ def draw(found: Mapping[str, Any], path: Path) -> list[Path]:
             _draw_panel(axis, found, name)
         axes[-1].set_xlabel(f"{found['algorithm']} step\n\n{band}")
         files = [path.with_suffix(".png"), path.with_suffix(".svg")]
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(files[0], format="png")
-            figure.savefig(files[1], format="svg", metadata={"Date": None})
+        for file, about in zip(files, (None, {"Date": None}), strict=True):
+            with whole_file(file) as aside:
+                figure.savefig(aside, format=file.suffix[1:], metadata=about)
     return files
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from agent_gym.errors import write_whole
 from agent_gym.rollout import read_trajectories
 from agent_gym.speedrun import tables
 from agent_gym.speedrun.figure import draw, over_runs
@@ -46,7 +47,7 @@ def report(run: Speedrun) -> dict[str, Any]:
         "seconds": {**run.seconds, "total": time.perf_counter() - run.begin},
         "settings": run.settings,
     }
-    (run.folder / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    write_whole(run.folder / "results.json", json.dumps(results, indent=2) + "\n")
     print(table(run))
     picture, _ = draw(over_runs([results]), run.folder / "curve.png")
     print(f"\nmodel         {run.part}\ncurve         {picture}, curve.html")

@@ -23,7 +23,7 @@ import torch
 from trl import SFTConfig
 
 from agent_gym.chat import ChatRenderer
-from agent_gym.errors import ConfigError, one_of
+from agent_gym.errors import ConfigError, one_of, write_whole
 from agent_gym.evaluate import EvalResult, make_specs, summarize
 from agent_gym.evaluate.compare import Run
 from agent_gym.evaluate.prompts import count_of
@@ -104,7 +104,7 @@ def run_seeds(
             print(f"seed {seed} is finished: {place / 'results.json'} (remove it to run the seed again)", flush=True)
         results.append(done or run_speedrun(chosen, seed, place, engine=engine))
     found = tables.over_seeds(results, chosen.chosen_on)
-    (folder / "seeds.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    write_whole(folder / "seeds.json", json.dumps(found, indent=2) + "\n")
     picture, vectors = draw(over_runs(results), folder / "figure.png")
     print(f"\n{tables.seeds_table(found)}\n\nnumbers       {folder / 'seeds.json'}")
     print(f"figure        {picture}, {vectors.name}")

@@ -92,10 +92,8 @@ def _fill(name: str, parts: Mapping[str, str]) -> str:
 
 def write_html(path: str | Path, records: Records | Mapping[str, Records], title: str = "Trajectories") -> Path:
     """Write the page, making the folder if needed, and return its path."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, render_html(records, title))
-    return path
+    return Path(path)
 
 
 def _asset(name: str) -> str:

@@ -12,6 +12,7 @@ from transformers import TrainerCallback
 from transformers.integrations import TensorBoardCallback
 
 from agent_gym.distributed import exchange, gather, gather_items
+from agent_gym.errors import AgentGymError
 from agent_gym.rollout import Episode, to_record, write_trajectories
 from agent_gym.trainers.hook import Hook, RolloutBatch, TokenCredit
 from agent_gym.trainers.schedule import without_greedy
@@ -70,8 +71,8 @@ def write_episodes(
         records.append(record)
     try:
         write_trajectories(path, records)
-    except OSError as error:
-        warnings.warn(f"{path} was not written, and training continues: {error}. Make room", stacklevel=2)
+    except AgentGymError as error:
+        warnings.warn(f"{path} was not written, and training continues: {error}", stacklevel=2)
 
 
 def over_rows(episode: Episode, per_token: Sequence[float]) -> list[list[float]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_gym.distributed import gather, gather_items
-from agent_gym.errors import ConfigError, described
+from agent_gym.errors import AgentGymError, described
 from agent_gym.evaluate.cards import Meter, conclude, write_cards
 from agent_gym.evaluate.panels import canonical, played_panel
 from agent_gym.rollout import Episode, Row
@@ -112,10 +112,9 @@ class RunCard(Hook):
         if self.trainer.accelerator.is_main_process:
             training = {**provenance(self.trainer), "judge": self._judge, "spent": spent}
             try:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
                 # An evaluation before this trainer has trained keeps the part that an earlier run has written.
                 write_cards(self._path, cards, training=training if self._begun else self._written() or training)
-            except (OSError, ConfigError) as error:  # such as a full disk: the weights matter more
+            except AgentGymError as error:  # such as a full disk: the weights matter more
                 warnings.warn(f"{self._path} was not written, and training continues: {error}", stacklevel=2)
 
 
