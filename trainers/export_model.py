@@ -81,9 +81,8 @@ def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool
     if (checkpoint.folder / _SHARES).is_dir():
         with TemporaryDirectory(prefix="agent-gym-") as scratch:
             _join_shares(checkpoint, Path(scratch))
-            return export_model(
-                checkpoint._replace(folder=Path(scratch)), out, merge_adapter=merge_adapter, critic=critic
-            )
+            checkpoint = checkpoint._replace(folder=Path(scratch))
+            return export_model(checkpoint, out, merge_adapter=merge_adapter, critic=critic)
     out, folder = Path(out).expanduser(), checkpoint.folder
     kept = sorted({path for pattern in MODEL_FILES for path in folder.glob(pattern) if path.is_file()})
     if merge_adapter and checkpoint.base is None:

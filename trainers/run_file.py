@@ -12,25 +12,15 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from agent_gym.errors import AgentGymError, whole_file
 from agent_gym.public import public
 from agent_gym.trainers.run_lock import announced_run, held
-from agent_gym.untrusted import (
-    LeftOut,
-    Values,
-    count,
-    finite,
-    lines_of,
-    misfit,
-    number,
-    open_regular,
-    parse_json,
-    read_json,
-)  # fmt: skip
+from agent_gym.untrusted import Values, count, finite, lines_of, misfit, number, open_regular, parse_json, read_json
 
 FILE, LOG = "run.json", "log.jsonl"
 RL_PARTS = ("grpo", "ppo", "rpp")
@@ -137,7 +127,7 @@ def history(folder: str | Path) -> list[dict[str, Any]]:
     return [found[key] for key in sorted(found)]
 
 
-def read(path: Path, *, left_out: LeftOut = lambda line: None) -> dict[str, Any]:
+def read(path: Path, *, left_out: Callable[[str], object] = lambda line: None) -> dict[str, Any]:
     """Read the file; a file that cannot be read, or has another shape, is named to `left_out` and counts as empty."""
     if not path.exists():
         return {}
@@ -151,11 +141,10 @@ def read(path: Path, *, left_out: LeftOut = lambda line: None) -> dict[str, Any]
 
 def write(path: Path, about: Mapping[str, Any]) -> None:
     """Replace the file as a whole, so that a reader never sees half of it. A full disk does not end the run here."""
-    aside = path.with_suffix(".unfinished")
     try:
-        aside.touch(0o600)
-        aside.chmod(0o600)  # `public` knows names and forms of secrets, and a command line may hold others
-        aside.write_text(json.dumps(public(about), indent=2) + "\n", encoding="utf-8")
-        aside.replace(path)
-    except OSError as error:
-        print(f"agent-gym: {path} was not written: {error}", file=sys.stderr)
+        with whole_file(path) as aside:
+            aside.touch(0o600)
+            aside.chmod(0o600)  # `public` knows names and forms of secrets, and a command line may hold others
+            aside.write_text(json.dumps(public(about), indent=2) + "\n", encoding="utf-8")
+    except AgentGymError as error:
+        print(f"agent-gym: {error}", file=sys.stderr)

@@ -110,8 +110,9 @@ def run_checks(subject: Subject, checks: Sequence[str]) -> Iterator[Record]:
         code = f"import sys; sys.path[:] = {sys.path!r}; from agent_gym.certify import main; "
         command = [sys.executable, "-c", code + f"main({there.fileno()})"]
         environment = {**os.environ, "TMPDIR": folder}
-        # The environment's output goes to the standard error.
-        process = subprocess.Popen(command, env=environment, pass_fds=[there.fileno()], stdout=2)
+        # The environment's output goes to the standard error, and Ctrl-C to the caller, who ends the process.
+        fds = [there.fileno()]
+        process = subprocess.Popen(command, env=environment, pass_fds=fds, stdout=2, start_new_session=True)
         there.close()
         doing = "the environment is made"
         try:

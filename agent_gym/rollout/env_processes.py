@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -136,7 +137,13 @@ class _Process:
         self._connection, theirs = context.Pipe()
         # A daemon, because multiprocessing waits for all others at the end of the interpreter.
         self._process = context.Process(target=serve, args=(theirs,), name="agent-gym-env", daemon=True)
-        self._process.start()
+        # The fork server refuses Ctrl-C only when it has imported all of this, and would tell of it with a traceback.
+        resource_tracker.ensure_running()  # it would let SIGINT through again
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self._calling = threading.Lock()
         # The fork server gives the exit code once: of two threads that ask at the same time one would get nonsense.

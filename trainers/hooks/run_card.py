@@ -97,11 +97,11 @@ class RunCard(Hook):
         try:
             if not self._path.exists():
                 return {}
-            training = read_json(self._path, dict).get("training", {})
+            training: dict[str, Any] = read_json(self._path, {"training?": dict}).get("training", {})
         except ValueError as error:
             warnings.warn(f"{self._path} cannot be read, and is written anew: {described(error)[:300]}", stacklevel=2)
             return {}
-        return training if isinstance(training, dict) else {}
+        return training
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._write([])
