@@ -21,7 +21,7 @@ from typing import IO, Any, NamedTuple
 import ijson
 
 from agent_gym.errors import ConfigError, quoted, require
-from agent_gym.untrusted import lines_of
+from agent_gym.untrusted import lines_of, open_regular
 
 Row = Mapping[str, Any]
 Placed = Iterator[tuple[str, Any]]
@@ -70,6 +70,7 @@ def read_with_broken(path: Path) -> Iterator[tuple[str, Row | Broken]]:
     reader = _READERS[suffix_of(path.name).removesuffix(".gz")]
     place, name = "", str(path)
     try:
+        open_regular(path).close()  # a pipe would wait for its other end
         for place, row in reader(path):
             if type(row) is not dict and not isinstance(row, Mapping | Broken):
                 row = Broken(f"a row must be an object, and is {quoted(row)}")
@@ -90,7 +91,7 @@ def read_parts(path: Path) -> Mapping[str, Sequence[Any]] | None:
     """
     from agent_gym.row_splits import split_word  # which asks this module which files there are
 
-    if suffix_of(path.name).removesuffix(".gz") != ".json":
+    if suffix_of(path.name).removesuffix(".gz") != ".json" or not path.is_file():
         return None
     try:
         with _open(path) as file:

@@ -7,7 +7,6 @@ refused. Nothing here depends on the order of the alphabet.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 from agent_gym.errors import ConfigError
 from agent_gym.row_files import SUFFIXES, are_records, suffix_of
+from agent_gym.untrusted import read_json
 
 SPLIT_WORDS: Mapping[str, str] = {
     **dict.fromkeys(("train", "training", "trn", "trainset"), "train"),
@@ -257,7 +257,7 @@ def _saved_files(folder: Path, split: str) -> dict[str, list[Path]]:
 
 def _facts(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        value = read_json(path)
+    except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

@@ -34,7 +34,7 @@ from agent_gym.trainers.critic import FILE as CRITIC
 from agent_gym.trainers.critic import PREFIX, save_critic
 from agent_gym.trainers.engine import merged_weights
 from agent_gym.trainers.hub import MODEL_FILES
-from agent_gym.untrusted import read_json
+from agent_gym.untrusted import MAX_BYTES, read_json
 
 _SHARES = "pytorch_model_fsdp_0"  # accelerate's name
 
@@ -85,6 +85,8 @@ def export_model(checkpoint: Checkpoint, out: str | Path, *, merge_adapter: bool
             return export_model(checkpoint, out, merge_adapter=merge_adapter, critic=critic)
     out, folder = Path(out).expanduser(), checkpoint.folder
     kept = sorted({path for pattern in MODEL_FILES for path in folder.glob(pattern) if path.is_file()})
+    if large := [path for path in kept if path.suffix == ".json" and path.stat().st_size > MAX_BYTES]:
+        raise ConfigError(f"{large[0]} has more than {MAX_BYTES:,} bytes, too many for settings or a tokenizer")
     if merge_adapter and checkpoint.base is None:
         raise ConfigError(f"{folder} is a whole model and no LoRA adapter: leave --merge_adapter out")
     if critic and not (folder / CRITIC).is_file():

@@ -47,7 +47,10 @@ def export_trajectories(
             raise ConfigError(f"none of {len(every)} episodes is left; ask for less by --min_reward or --successful")
         if form != "trajectories" and any(record.get("images") for record in kept):
             raise ConfigError(f"format {form!r} has no place for images; 'trajectories' has one, the column `extra`")
-        dataset = Dataset.from_list([row for record in kept for row in _rows(record, form)])
+        try:
+            dataset = Dataset.from_list([row for record in kept for row in _rows(record, form)])
+        except (TypeError, ValueError, ArithmeticError, NotImplementedError) as error:  # of pyarrow
+            raise ConfigError(f"the episodes' values have no common type in parquet: {error}") from error
         (aside / "data").mkdir()
         dataset.to_parquet(str(aside / "data" / "train-00000-of-00001.parquet"))
         (aside / "README.md").write_text(_card(Path(out).name, form, kept, len(every), len(dataset)), encoding="utf-8")

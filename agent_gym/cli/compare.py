@@ -29,7 +29,7 @@ from agent_gym.evaluate.storage import CARDS
 from agent_gym.judges import Judge
 from agent_gym.registry.from_data import env_from_data
 from agent_gym.rollout import Replay, from_record, play_again, to_record, write_trajectories
-from agent_gym.untrusted import say
+from agent_gym.untrusted import lines_of, open_regular, say
 from agent_gym.viewer.page import plain_page
 
 _SHOWN = 10  # differences that `rescore` prints
@@ -312,9 +312,11 @@ def calibrate(argv: Sequence[str]) -> int:
         check_new(arguments.output)
     judge = Judge.of(read_settings(arguments.judge))
     try:
-        with Path(arguments.labels).open(encoding="utf-8") as lines:
-            labelled = read_labels(lines, arguments.labels)
-    except (OSError, UnicodeDecodeError) as error:
+        file = open_regular(Path(arguments.labels))
+        labelled = read_labels((line.decode() for line in lines_of(file)), arguments.labels)
+    except ConfigError:
+        raise
+    except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {arguments.labels}: {error}") from error
     found = measure(judge.connect(), labelled)
     judge.close()

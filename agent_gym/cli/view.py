@@ -20,7 +20,7 @@ from agent_gym.rollout import read_trajectories, scan_trajectories
 from agent_gym.trainers.run_file import FILE, LOG, history, read, rl_part
 from agent_gym.untrusted import read_json
 from agent_gym.viewer import render_html
-from agent_gym.viewer.curve import render_run, trajectory_files
+from agent_gym.viewer.curve import holds_something, render_run, trajectory_files
 
 if TYPE_CHECKING:
     from agent_gym.serve.server import Server
@@ -111,7 +111,7 @@ def _jsonl_files(path: Path) -> list[Path]:
     if (path / "trajectories").is_dir():
         path = path / "trajectories"
     # A run that was killed before its first episode ended leaves an empty file.
-    files = sorted(file for file in path.glob("*.jsonl") if file.stat().st_size)
+    files = sorted(filter(holds_something, path.glob("*.jsonl")))
     if not files:
         raise ConfigError(f"{path} holds no .jsonl file with episodes")
     return files

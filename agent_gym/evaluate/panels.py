@@ -28,7 +28,7 @@ from agent_gym.registry import ENVS
 from agent_gym.rollout import Episode, derive_seed, make_env
 from agent_gym.rollout.env_threads import close_env
 from agent_gym.rollout.trajectories import json_ready
-from agent_gym.untrusted import count, misfit, parse_json
+from agent_gym.untrusted import count, read_json
 
 SIZES = {"test": 200, "validation": 100, "train": 100}
 """How many tasks of a split are in a panel, if there are so many."""
@@ -236,9 +236,7 @@ def read_panel(name: str, env_id: str) -> Panel:
         known = ", ".join(sorted(names)) or "none"
         raise ConfigError(f"no panel {name!r} of {env_id}; it has: {known}; agent-gym export tasks makes others")
     try:
-        content = parse_json(file.read_text(encoding="utf-8"))
-        if wrong := misfit(content, _SHAPE):
-            raise ValueError(wrong)
+        content = read_json(Path(str(file)), _SHAPE)
         tasks = tuple((index, prompt, gold) for index, prompt, gold in content["tasks"])
         panel = Panel(**{**{field.name: content[field.name] for field in fields(Panel)}, "tasks": tasks})
     except (OSError, ValueError) as error:

@@ -43,6 +43,8 @@ class EpisodeFile:
         self.path = Path(path)
         self.asked = self.finished = 0
         self._records: list[dict[str, Any]] = []
+        if resume and self.path.exists() and not self.path.is_file():  # a pipe would wait for its other end
+            raise ConfigError(f"{self.path} is no regular file, and cannot be resumed; name another file")
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._open()

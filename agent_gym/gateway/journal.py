@@ -162,7 +162,7 @@ def fold(record: Path) -> int:
     """Append the conversations that were left to the record, and return how many; the caller holds the lock."""
     count = 0
     for path in sorted(folder_of(record).glob("*.jsonl")):
-        if path.is_symlink():
+        if path.is_symlink() or not path.is_file():
             continue  # not of a gateway, and what it names may be anything
         try:
             content = path.read_bytes()

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from agent_gym.errors import write_whole
 from agent_gym.prepare.release_tree import ReleaseTree, changelog_entry, patch_of
 from agent_gym.prepare.variants import Change, Site, changes_of, sites_of
 from agent_gym.sandbox.suites import Outcomes, Suite, run_suite
@@ -242,9 +243,7 @@ def write(task: SoftwareTask, folder: Path) -> None:
         "tests/tree.tar.gz": _archive(new.tests()),
     }
     for name, content in texts.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        write_whole(folder / name, content)
 
 
 def _archive(files: Mapping[str, bytes]) -> bytes:

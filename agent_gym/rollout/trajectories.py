@@ -127,11 +127,7 @@ def to_record(
 
 
 def write_trajectories(path: str | Path, records: Iterable[Mapping[str, Any]], *, append: bool = False) -> None:
-    """Write records as JSON lines. The file appears when it is whole, unless records are appended to a file.
-
-    Raises:
-        AgentGymError: as `writing`.
-    """
+    """Write records as JSON lines. The file appears when it is whole, unless it is appended to; errors as `writing`."""
     place = writing(path) if append else whole_file(path)
     with place as aside, Path(aside or path).open("a" if append else "w", encoding="utf-8") as file:
         file.writelines(map(to_line, records))

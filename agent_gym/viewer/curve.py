@@ -218,9 +218,14 @@ def trajectory_files(folder: Path) -> dict[tuple[str, int], list[Path]]:
     found: dict[tuple[str, int], list[Path]] = {}
     for path in sorted(folder.glob("trajectories/*.jsonl")):
         name = re.match(r"(eval|train)_(\d+)_", path.name)
-        if name and path.stat().st_size:
+        if name and holds_something(path):
             found.setdefault((name[1], int(name[2])), []).append(path)
     return found
+
+
+def holds_something(path: Path) -> bool:
+    """Return whether a file is not empty; a link to nothing and a pipe hold something, which their reader refuses."""
+    return not path.is_file() or path.stat().st_size > 0
 
 
 def render_run(

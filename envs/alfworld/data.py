@@ -159,7 +159,7 @@ def _official_files(root: Path, _changed: int) -> dict[str, list[tuple[Path, str
         for file in sorted((root / split).glob(f"*/*/{GAME_FILE}")):
             task = file.parts[-3]  # such as pick_heat_then_place_in_recep-Mug-None-Cabinet-3
             kind = task.split("-")[0]
-            if kind in TASK_TYPES and "Sliced" not in task:
+            if kind in TASK_TYPES and "Sliced" not in task and file.is_file():
                 # The mark is at the end of a file; parsing thousands of files would take a minute.
                 with file.open("rb") as stream:
                     stream.seek(max(0, file.stat().st_size - _TAIL))

@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 from agent_gym.envs.terminal.dockerfile import DockerImage, mount_of, needs_of, read_image
 from agent_gym.envs.terminal.needs import Reason, Unfit, imports_of, of_script, of_solution, of_tests
 from agent_gym.envs.terminal.testscript import adapted
-from agent_gym.errors import writing
+from agent_gym.errors import write_whole
 from agent_gym.sandbox.terminal import FOLDERS, PYTEST_VARIABLES
+from agent_gym.untrusted import read_text
 
 __all__ = ["IMAGE", "Task", "Unfit", "find_tasks", "read_task", "write_task"]
 
@@ -98,6 +99,9 @@ class Parts(NamedTuple):
 
 def read_task(folder: Path) -> Task:
     """Read a task; `Unfit`, with all reasons, if it has missing needs, or is not a whole task."""
+    links = (path for path in folder.rglob("*") if path.is_symlink())
+    if out := next((path for path in links if not path.resolve().is_relative_to(folder.resolve())), None):
+        raise Unfit(Reason("a link in it leads to other files of this machine", out.name))
     if (folder / "task.toml").is_file():
         parts = _read_parts(folder)
     else:
@@ -144,9 +148,9 @@ def read_task(folder: Path) -> Task:
 
 def _read_parts(folder: Path) -> Parts:
     try:
-        instruction = (folder / "instruction.md").read_text(encoding="utf-8").strip()
-        settings = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8"))
-        dockerfile = (folder / "environment" / "Dockerfile").read_text(encoding="utf-8")
+        instruction = read_text(folder / "instruction.md").strip()
+        settings = tomllib.loads(read_text(folder / "task.toml"))
+        dockerfile = read_text(folder / "environment" / "Dockerfile")
         tests = read_tree(folder / "tests")
         files = read_tree(folder / "solution")
         solution = files["solve.sh"].decode() if "solve.sh" in files else None
@@ -238,11 +242,9 @@ class _Used:
 
     def __init__(self, parts: Parts, image: DockerImage, imports: set[str]) -> None:
         self.imports, self.instruction = imports, parts.instruction.lower()
-        programs = (data.decode("utf-8", "replace") for path, data in image.files.items() if path.endswith(".py"))
-        solved = [
-            data.decode("utf-8", "replace") for path, data in parts.solution_files.items() if path.endswith(".py")
-        ]
-        self.texts = "\n".join([parts.solution or "", *solved, *programs])
+        files = {**parts.solution_files, **image.files}
+        programs = (data.decode("utf-8", "replace") for path, data in files.items() if path.endswith(".py"))
+        self.texts = "\n".join([parts.solution or "", *programs])
 
     def __call__(self, module: str) -> bool:
         name = re.escape(module)
@@ -277,8 +279,5 @@ def write_task(task: Task, folder: Path, metadata: Mapping[str, Any]) -> None:
         **{f"environment/files{path}": content for path, content in task.files.items()},
         **{f"tests/{path}": content for path, content in task.tests.items()},
     }
-    with writing(folder):
-        for name, content in texts.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content.encode() if isinstance(content, str) else content)
+    for name, content in texts.items():
+        write_whole(folder / name, content)

@@ -28,11 +28,11 @@ def read_parts(folder: Path) -> Parts:
     settings = _yaml(folder / "task.yaml")
     try:
         instruction = str(settings["instruction"]).strip()
-        dockerfile = (folder / "Dockerfile").read_text(encoding="utf-8")
+        dockerfile = read_text(folder / "Dockerfile")
         tests = read_tree(folder / "tests") if (folder / "tests").is_dir() else {}
-        tests["run-tests.sh"] = (folder / "run-tests.sh").read_bytes()
+        tests["run-tests.sh"] = read_text(folder / "run-tests.sh").encode()
         solve = folder / "solution.sh"
-        solution = solve.read_text(encoding="utf-8") if solve.is_file() else None
+        solution = read_text(solve) if solve.is_file() else None
         seconds, test_seconds = (
             float(settings.get(name) or otherwise)
             for name, otherwise in (("max_agent_timeout_sec", 600.0), ("max_test_timeout_sec", 60.0))
