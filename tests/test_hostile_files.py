@@ -180,3 +180,36 @@ def test_what_is_no_file_is_no_settings_file(place: str, tmp_path: Path) -> None
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="cannot read"):
         read_settings(place.format(tmp_path))
+
+
+def test_a_link_to_nothing_and_a_pipe_are_no_rows_and_no_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from agent_gym.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    played = tmp_path / "run" / "trajectories"
+    played.mkdir(parents=True)
+    for name in ("eval_000001_0.jsonl", "train_000001_0.jsonl"):
+        (played / name).symlink_to("/nowhere/x" if name[0] == "e" else name)
+    assert main(["view", "run", "--output", "page"]) == 0
+    assert capsys.readouterr().err.count("left out") == 2
+    assert main(["view", "run/trajectories"]) == 2
+    for name in ("rows.jsonl", "run.jsonl"):
+        os.mkfifo(name)
+    assert main(["new", "env", "fresh", "--from", "rows.jsonl"]) == 2
+    assert main(["eval", "AgentR1/GSM8K-v0", "--expert", "--output", "run.jsonl", "--resume"]) == 2
+    assert capsys.readouterr().err.count("no regular file") == 2
+
+
+def test_a_link_out_of_a_task_shows_the_policy_no_file_of_this_machine(tmp_path: Path) -> None:
+    from agent_gym.envs.terminal.harbor import Unfit, read_task, write_task
+    from agent_gym.envs.terminal.harbor import Task as TerminalTask
+
+    task = TerminalTask("Do.", {"/app/a": "1"}, {"test.sh": "true"}, ("true",), "/app", {}, 10.0, 10.0)
+    write_task(task, tmp_path / "one", {})
+    (tmp_path / "one" / "environment" / "files" / "app" / "b").symlink_to("a")
+    assert "/app/b" in read_task(tmp_path / "one").files
+    (tmp_path / "one" / "environment" / "files" / "app" / "c").symlink_to("/etc/passwd")
+    with pytest.raises(Unfit, match="a link in it leads to other files of this machine: c"):
+        read_task(tmp_path / "one")

@@ -29,16 +29,9 @@ def fallen(what: str, place: Path, rounds: int) -> tuple[int, list[str]]:
     return last["tried"], [f"{one['case']}: {' '.join(one['words'])}: {one['why']}" for one in found]
 
 
-@pytest.mark.parametrize("what", ["run.json", "log"])
-def test_no_broken_file_of_a_run_is_a_raw_error(what: str, place: Path) -> None:
-    tried, found = fallen(what, place, 2)
-    assert not found, "\n".join(found)
-    assert tried == (len(SHAPES) + 2) * len(READERS[what][2])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("what", READERS)
 def test_no_broken_file_is_a_raw_error(what: str, place: Path) -> None:
     tried, found = fallen(what, place, 12)
     assert not found, "\n".join(found)
-    assert tried >= len(SHAPES) * len(READERS[what][2])
+    assert tried == (len(SHAPES) + 12) * len(READERS[what][2])
