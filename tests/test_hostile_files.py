@@ -203,8 +203,8 @@ def test_a_link_to_nothing_and_a_pipe_are_no_rows_and_no_episodes(
 
 
 def test_a_link_out_of_a_task_shows_the_policy_no_file_of_this_machine(tmp_path: Path) -> None:
-    from agent_gym.envs.terminal.harbor import Unfit, read_task, write_task
     from agent_gym.envs.terminal.harbor import Task as TerminalTask
+    from agent_gym.envs.terminal.harbor import Unfit, read_task, write_task
 
     task = TerminalTask("Do.", {"/app/a": "1"}, {"test.sh": "true"}, ("true",), "/app", {}, 10.0, 10.0)
     write_task(task, tmp_path / "one", {})
