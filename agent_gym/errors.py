@@ -11,13 +11,14 @@ import errno
 import inspect
 import operator
 import os
+import shutil
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from types import FrameType
 from typing import Any
 
@@ -246,16 +247,18 @@ def whole_folder(out: str | Path) -> Iterator[Path]:
     """Give a folder to write to. It becomes `out`, a new or empty folder, when the block ends.
 
     Raises:
-        ConfigError: if the folder has content.
-        AgentGymError: as `writing`.
+        ConfigError: if the folder has content, and as `writing`.
     """
     out = Path(out).expanduser()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is there already; name a new folder, or empty it")
     with writing(out, "name another folder"):
         out.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=out.parent, prefix=".unfinished-") as place:
-            aside = Path(place, "folder")
-            aside.mkdir()
+        # No TemporaryDirectory: it calls itself without end where the system lets it remove nothing (Python 3.11).
+        place = mkdtemp(dir=out.parent, prefix=".unfinished-")
+        try:
+            (aside := Path(place, "folder")).mkdir()
             yield aside
             aside.rename(out)  # also over an empty folder
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
