@@ -1,6 +1,6 @@
 """Plays each command that reads files of others against files that break it; run in a process of its own.
 
-    python tests/reader_commands.py WHAT SEED ROUNDS FOLDER     # lines of JSON: what fell, and at last a count
+    python tests/reader_commands.py READER SEED ROUNDS FOLDER     # lines of JSON: the cases that fell, and their number
 
 A case falls if the command raises, takes more than 20 seconds, or sends signs to the terminal that steer it.
 """
