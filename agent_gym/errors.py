@@ -222,7 +222,7 @@ def whole_file(path: str | Path, cure: str = "name another file") -> Iterator[Pa
     Raises:
         AgentGymError: as `writing`.
     """
-    path, target = Path(path), Path(path).resolve()  # a link stays a link, to wherever it leads
+    path, target = Path(path), Path(os.path.realpath(path))  # a link stays a link, to wherever it leads
     aside = target.with_name(f"{target.name}.{os.getpid()}.part")
     with writing(path, cure):
         if path.exists() and not path.is_file():

@@ -19,6 +19,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
+from os.path import realpath
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -99,9 +100,9 @@ class Parts(NamedTuple):
 
 def read_task(folder: Path) -> Task:
     """Read a task; `Unfit`, with all reasons, if it has missing needs, or is not a whole task."""
-    links = (path for path in folder.rglob("*") if path.is_symlink())
-    if out := next((path for path in links if not path.resolve().is_relative_to(folder.resolve())), None):
-        raise Unfit(Reason("a link in it leads to other files of this machine", out.name))
+    inside = realpath(folder) + "/"  # of a loop it is the loop, while `Path.resolve` raises
+    if out := [one for one in folder.rglob("*") if one.is_symlink() and not realpath(one).startswith(inside)]:
+        raise Unfit(Reason("a link in it leads to other files of this machine", out[0].name))
     if (folder / "task.toml").is_file():
         parts = _read_parts(folder)
     else:
