@@ -219,7 +219,7 @@ def test_parquet_is_read_with_other_column_names(tmp_path):
         ("c.jsonl", '["2", "x"]', ", line 1: a row must be an object"),
         ("c.jsonl", '{"title": "x", "text": "x"}', ", line 1: no column '_id'; it has: title, text"),
         ("c.jsonl", '{"_id": true, "text": "x"}', ", line 1: _id is True"),
-        ("c.jsonl", '{"_id": "2", "text": null}', ", line 1: text is 'None'; it must be a text"),
+        ("c.jsonl", '{"_id": "2", "text": null}', ", line 1: text is None; it must be a text"),
         ("c.json", "", " holds no rows"),
         ("c.json", '[{"_id": "1", "text": ""}, {"_id": "2"', ": not valid JSON: Expecting ',' delimiter: line 1"),
     ],
