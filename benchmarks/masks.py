@@ -113,7 +113,8 @@ def ratio(model: Path, rung: str) -> float:
     from agent_gym.trainers.sft import expert_episodes
 
     kwargs = {"system_prompt": "", "size": 512, "bad_commits": 3, "words": WORDS[rung]}
-    played = expert_episodes("_luck_worlds:WordyBisect-v0", AutoTokenizer.from_pretrained(model), kwargs, episodes=32)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    played = expert_episodes("_luck_worlds:WordyBisect-v0", kwargs, tokenizer, episodes=32)
     spans = [span for episode in played for row in episode.rows for span in row.spans]
     wrote = {source: sum(len(span) for span in spans if span.source == source) for source in ("agent", "env")}
     return wrote["env"] / wrote["agent"]

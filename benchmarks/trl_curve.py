@@ -102,7 +102,10 @@ def train_ours(start: Path, folder: Path, settings: dict[str, Any]) -> None:
 
     limits = {"max_turn_tokens": 8, "max_episode_tokens": 64, "loss_normalization": "token"}
     args = AgentGRPOConfig(output_dir=str(folder), **limits, **settings)
-    AgentGRPOTrainer(str(start), ENV, args, env_kwargs=KWARGS).train()
+    trainer = AgentGRPOTrainer(str(start), ENV, args, env_kwargs=KWARGS)
+    trainer.train()
+    trainer.runner.close()
+    trainer.runner.policy.close()
 
 
 def train_trl(start: Path, folder: Path, settings: dict[str, Any]) -> None:

@@ -48,4 +48,5 @@ def imitate_successes(run: Speedrun, model: Any, steps: int) -> StepClock:
     trainer.remove_callback(PrinterCallback)  # the lines are the run's own
     trainer.train()
     trainer.save_model()
+    trainer.runner.close()
     return clock

@@ -392,6 +392,7 @@ class Speedrun:
             end = "max_steps, while the curve rose" if ended.stopped_at is None else "a flat curve on the dev tasks"
             self.log(f"RL ended after step {self.rl_steps}, at {end}")
         trainer.save_model()
+        trainer.runner.close()  # a thread and an environment for each episode in flight
         self._evaluate(self.trained, self.model)
         return clock.seconds
 
