@@ -116,7 +116,9 @@ def ratio(model: Path, rung: str) -> float:
     tokenizer = AutoTokenizer.from_pretrained(model)
     played = expert_episodes("_luck_worlds:WordyBisect-v0", kwargs, tokenizer, episodes=32)
     spans = [span for episode in played for row in episode.rows for span in row.spans]
-    wrote = {source: sum(len(span) for span in spans if span.source == source) for source in ("agent", "env")}
+    wrote = {
+        source: sum(span.stop - span.start for span in spans if span.source == source) for source in ("agent", "env")
+    }
     return wrote["env"] / wrote["agent"]
 
 
