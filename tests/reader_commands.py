@@ -2,7 +2,7 @@
 
     python tests/reader_commands.py READER SEED ROUNDS FOLDER     # lines of JSON: the cases that fell, and their number
 
-A case falls if the command raises, takes more than 20 seconds, or sends signs to the terminal that steer it.
+A case falls if the command raises, takes more than a minute, or sends signs to the terminal that steer it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 from json_mutations import ESCAPES, mutated
 
-STILL_S = 20
+STILL_S = 60  # a file of holes is 256 MiB of zeros to read, and a machine may be loaded
 PLACES = ("MODEL", "JUDGE.yaml")  # of good files, wherever the command runs
 GSM8K = "AgentR1/GSM8K-v0"
 ROW = {"question": "Ann has 2 apples and 3 pears. How many?", "answer": "2+3=5\n#### 5"}
