@@ -20,6 +20,7 @@ from rollout_tools import counting, scripted  # noqa: E402
 from tiny import make_tiny_model  # noqa: E402
 
 from agent_gym.cli.main import main  # noqa: E402
+from agent_gym.data import MODELS  # noqa: E402
 from agent_gym.evaluate import evaluate, make_specs  # noqa: E402
 from agent_gym.evaluate.cards import describe_model, differences, read_cards, write_cards  # noqa: E402
 from agent_gym.evaluate.panels import read_panel  # noqa: E402
@@ -106,6 +107,15 @@ def test_a_model_is_known_by_its_weights(tiny_model: str, tmp_path: Path) -> Non
     assert first["sha256"] == again["sha256"] != other["sha256"]
     assert again["name"] == "again" and describe_model("org/model") == {"name": "org/model", "sha256": None}
     assert describe_model(None) is None
+
+
+def test_a_prepared_model_has_the_hash_of_its_folder(
+    tiny_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_GYM_CACHE", str(tmp_path))
+    shutil.copytree(tiny_model, tmp_path / "smollm2" / MODELS["smollm2"])
+    found, first = describe_model("smollm2"), describe_model(tiny_model)
+    assert found and first and found == {"name": MODELS["smollm2"], "sha256": first["sha256"]}
 
 
 def test_an_adapter_with_another_scale_is_another_model(tmp_path: Path) -> None:

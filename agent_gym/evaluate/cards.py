@@ -26,6 +26,7 @@ from agent_gym.errors import ConfigError, clipped, shown, write_whole
 from agent_gym.evaluate import EvalResult, summarize
 from agent_gym.evaluate.panels import Panel, canonical, opened_env, played_panel, without_folders
 from agent_gym.evaluate.storage import CARDS, MODEL, EpisodeFile
+from agent_gym.models import model_source
 from agent_gym.public import public
 from agent_gym.rollout import Episode, EpisodeSpec, Runner, check_failures
 from agent_gym.rollout.trajectories import json_ready
@@ -184,7 +185,7 @@ def describe_model(model: str | None) -> dict[str, Any] | None:
     """
     if model is None:
         return None
-    folder = Path(model).expanduser()
+    folder = Path(model_source(model))
     if not folder.is_dir():
         return {"name": model, "sha256": None}
     digest = hashlib.sha256()
