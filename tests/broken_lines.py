@@ -97,7 +97,6 @@ BREAKS = (
     Break("sandbox.local", "files.clear()", "pass", "test_sandbox_local.py"),
     Break("vector", "AutoresetMode.SAME_STEP:", "AutoresetMode.NEXT_STEP:", "test_vector.py"),
     Break("cli.launch", 'agent_gym.cli.launch", name, *argv', 'agent_gym.cli.launch", name', "test_cli_training.py"),
-    Break("messages", 'short.encode("utf-8", "replace").decode("utf-8")', "short", "test_conformance.py"),
     Break("prepare.run", '"unfinished"', '"finished"', "test_prepare_again.py"),
 )
 

@@ -87,9 +87,9 @@ def test_no_answered_turn_is_lost(name: str, tiny_model: str, tmp_path: Path) ->
         with pytest.raises(urllib.error.HTTPError) as refused:
             talk(url, "d", 1)
         assert refused.value.code == 429 and "--max_conversations" in refused.value.read().decode()
+        assert len(record.read_text().splitlines()) == 3, "the first turn of each is there at once"
         process.send_signal(getattr(signal, name))
         process.wait(60)
-        assert len(record.read_text().splitlines()) == 3, "the first turn of each is there at once"
         until(lambda: not folder_of(record).exists(), 60)
     found = [[step["action"] for step in one["steps"]] for one in read_trajectories(record)]
     assert sorted(map(len, found)) == [1, 2, 3]

@@ -94,7 +94,7 @@ def test_files_that_functions_open_come_along_and_each_function_is_called_there(
     for name in ("shop.db", "notes.txt", "pics", "files/data/rates.json"):
         assert (package / name).exists() and f"{Path('my_shop/my_shop') / name}, which tools.py opens" in out
     for words in (
-        """query(sql="insert into customers values ('Bo') ret) answers: '[["Bo"]]'""",
+        """query(sql="insert into customers values ('Bo') ...) answers: '[["Bo"]]'""",
         "notes() answers: 'hi'",
         "together() raised: FileNotFoundError: [Errno 2] No such file or directory: 'notes.txt' (",
         "makes() raised: OperationalError: no such table: x (",
