@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +16,11 @@ pytest.importorskip("trl")
 from trainer_tools import distance, model_folder, weights  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
+from agent_gym.errors import ConfigError  # noqa: E402
 from agent_gym.evaluate import make_specs  # noqa: E402
 from agent_gym.rollout import Budget, Episode, EpisodeSpec, Row, Step  # noqa: E402
 from agent_gym.speedrun.controls import UntilUsedUp, best_attempts, endless, imitate_itself, rate_at  # noqa: E402
-from agent_gym.speedrun.imitation import imitation_settings  # noqa: E402
+from agent_gym.speedrun.imitation import fitting, imitation_settings  # noqa: E402
 from agent_gym.speedrun.presets import PRESETS, Controls  # noqa: E402
 from agent_gym.speedrun.tables import differences, over_seeds, run_of, seeds_table  # noqa: E402
 from agent_gym.speedrun.tiny import make_tiny_model  # noqa: E402
@@ -157,3 +159,12 @@ def test_over_seeds_are_means_with_students_interval() -> None:
     alone = over_seeds([run(0, 0.1, 0.4)])
     assert alone["results"][0]["success"] == {"mean": 0.1, "low": None, "high": None, "values": [0.1]}
     assert "10.0%\n" in seeds_table(alone) or "10.0% " in seeds_table(alone)
+
+
+def test_demonstrations_that_are_longer_than_an_episode_may_be_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    rows: list[Any] = [SimpleNamespace(token_ids=[1] * length) for length in (4, 9, 5, 6)]
+    assert fitting(rows, None) == fitting(rows, 9) == rows and not capsys.readouterr().out
+    assert fitting(rows, 8) == [rows[0], rows[2], rows[3]]
+    assert "1 of 4 demonstrations have more than 8 tokens" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="3 of 4 demonstrations have more than 4 tokens"):
+        fitting(rows, 4)

@@ -9,7 +9,6 @@ import shlex
 import textwrap
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,7 +31,7 @@ from agent_gym.evaluate import wilson_interval  # noqa: E402
 from agent_gym.rollout import from_record, read_trajectories  # noqa: E402
 from agent_gym.rollout.episode import episode_values  # noqa: E402
 from agent_gym.speedrun.figure import draw_figure  # noqa: E402
-from agent_gym.speedrun.imitation import fitting, imitate, imitation_settings  # noqa: E402
+from agent_gym.speedrun.imitation import imitate, imitation_settings  # noqa: E402
 from agent_gym.speedrun.presets import ALGORITHMS, PRESETS, Controls, Imitation, own_preset, trained_by  # noqa: E402
 from agent_gym.speedrun.run import Speedrun, finished, run_seeds, run_speedrun  # noqa: E402
 from agent_gym.speedrun.tiny import demonstration_texts, make_tiny_model, make_tiny_tokenizer  # noqa: E402
@@ -498,12 +497,3 @@ def test_the_frames_of_programs_are_what_is_written(tmp_path: Path) -> None:
             (token,) = tokenizer(frame)["input_ids"]
             assert frame.isdigit() or ids.count(token) == 1, frame
         assert max(step.stop - step.start for step in episode.steps) < RETOOL.grpo["max_turn_tokens"]
-
-
-def test_demonstrations_that_are_longer_than_an_episode_may_be_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    rows: list[Any] = [SimpleNamespace(token_ids=[1] * length) for length in (4, 9, 5, 6)]
-    assert fitting(rows, None) == fitting(rows, 9) == rows and not capsys.readouterr().out
-    assert fitting(rows, 8) == [rows[0], rows[2], rows[3]]
-    assert "1 of 4 demonstrations have more than 8 tokens" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="3 of 4 demonstrations have more than 4 tokens"):
-        fitting(rows, 4)
