@@ -10,11 +10,14 @@ import gc
 import json
 import os
 import re
+import subprocess
+import sys
 import threading
 import time
 import tomllib
 import weakref
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import pytest
@@ -97,3 +100,28 @@ def test_a_session_may_be_collected_while_another_one_is_asked(monkeypatch: pyte
         asking.start()
         asking.join(60)
     assert ended() is None and said == ["here\n"]
+
+
+BELOW_TMP = """
+import shutil, sys
+from pathlib import Path
+from agent_gym.sandbox import terminal
+
+def copied(place):
+    target = Path(sys.argv[1]) / Path(place).name
+    shutil.copytree(place, target) if Path(place).is_dir() else shutil.copy(place, target)
+    return str(target)
+
+found = {name: copied(place) for name, place in terminal._pytest().items()}
+terminal._pytest = lambda: found
+with terminal.shared_terminals().open(terminal.pack({}), environment=terminal.PYTEST_VARIABLES) as session:
+    print(session.run("pytest --version").stdout)
+"""
+
+
+def test_sessions_have_pytest_wherever_it_is_installed() -> None:
+    """A session replaces /tmp, below which an environment of Python may be."""
+    with TemporaryDirectory(dir="/tmp") as folder:
+        command = [sys.executable, "-c", BELOW_TMP, folder]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ran.stdout.startswith("pytest ") and ran.returncode == 0, ran.stdout + ran.stderr

@@ -140,14 +140,14 @@ def furnish(readable: Sequence[str], hidden: Iterable[str], devices: Iterable[st
     root = "/tmp"
     mount("sandbox", root, "tmpfs", NO_SETUID | NO_DEVICES, "size=4m,nr_inodes=16k,mode=755")
     for path in sorted(readable, key=len):
-        _show(held[path], root + path, READ_ONLY | NO_SETUID | NO_DEVICES)
+        show(held[path], root + path, READ_ONLY | NO_SETUID | NO_DEVICES)
         for folder in hidden:
             if folder.startswith(path + "/") and os.path.isdir(root + folder):
                 mount("hidden", root + folder, "tmpfs", NO_SETUID | NO_DEVICES, "size=1m,nr_inodes=4k,mode=755")
     for path in devices:
         # A device on a read-only mount can be written to, but its entry on the machine's disk, with its times, cannot.
         is_folder = os.path.isdir(f"/proc/self/fd/{held[path]}")
-        _show(held[path], root + path, NO_SETUID if is_folder else NO_SETUID | READ_ONLY)
+        show(held[path], root + path, NO_SETUID if is_folder else NO_SETUID | READ_ONLY)
     for name in os.listdir("/"):  # /lib is a link to /usr/lib on most systems, and programs name it
         if os.path.islink("/" + name) and not os.path.lexists(f"{root}/{name}"):
             os.symlink(os.readlink("/" + name), f"{root}/{name}")
@@ -162,7 +162,7 @@ def furnish(readable: Sequence[str], hidden: Iterable[str], devices: Iterable[st
     os.chmod("/", 0o555)
 
 
-def _show(source: int, target: str, flags: int) -> None:
+def show(source: int, target: str, flags: int) -> None:
     """Mount the tree of a descriptor at a path, which is made for it."""
     if os.path.isdir(f"/proc/self/fd/{source}"):
         os.makedirs(target, mode=0o755, exist_ok=True)

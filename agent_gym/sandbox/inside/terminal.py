@@ -132,13 +132,12 @@ def _furnish_pytest(modules: dict[str, str], plugin: str) -> None:
     if not modules:
         return
     os.makedirs(f"{_PYTEST}/bin")
-    for name, path in modules.items():
-        os.symlink(path, f"{_PYTEST}/{name}")
-    for name, text in {
-        "pytest_report.py": plugin,
-        "bin/pytest": _PYTEST_PROGRAM,
-        "bin/py.test": _PYTEST_PROGRAM,
-    }.items():
+    for name, path in modules.items():  # no links: where they are installed may be below /tmp, which sessions replace
+        source = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        kernel.show(source, f"{_PYTEST}/{name}", kernel.READ_ONLY | kernel.NO_SETUID | kernel.NO_DEVICES)
+        os.close(source)
+    programs = dict.fromkeys(("bin/pytest", "bin/py.test"), _PYTEST_PROGRAM)
+    for name, text in {"pytest_report.py": plugin, **programs}.items():
         with open(f"{_PYTEST}/{name}", "w") as file:
             file.write(text)
         os.chmod(file.name, 0o755)
