@@ -22,6 +22,7 @@ from agent_gym.chat import ChatRenderer, Message
 from agent_gym.errors import ConfigError, RolloutError, quoted, require
 from agent_gym.policies.base import FinishReason, Generation, Request, check_request, truncate_at_stop
 from agent_gym.policies.served import ServedPolicy
+from agent_gym.public import public_text
 from agent_gym.serve.client import RETRIES, split_address
 
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -143,7 +144,7 @@ class OpenAIPolicy(ServedPolicy):
                 if reason is not None:
                     scores, message = {"token_logprobs": logprobs}, {"content": text}
                     return {"token_ids": ids, "logprobs": scores, "message": message, "finish_reason": reason}
-        raise RolloutError(f"{self._url} ended a stream without saying why")
+        raise RolloutError(public_text(f"{self._url} ended a stream without saying why"))
 
     def _read_ids(self, request: Request, choice: Mapping[str, Any]) -> Generation:
         ids, logprobs = choice["token_ids"], [float(value) for value in choice["logprobs"]["token_logprobs"]]
@@ -168,7 +169,7 @@ def _whole(url: str, text: str) -> dict[str, Any]:
     try:
         return dict(json.loads(text)["choices"][0])
     except _STRANGE as error:
-        raise RolloutError(f"{url} answered strangely: {text[:300]!r}") from error
+        raise RolloutError(public_text(f"{url} answered strangely: {quoted(text, 300)}")) from error
 
 
 def _text(content: Any) -> str:
@@ -253,20 +254,19 @@ def connect(
 
 @contextmanager
 def failures(url: str, retries: int) -> Iterator[None]:
-    """Turn an error of a request into a `RolloutError` that names the cure."""
+    """Turn an error of a request into a `RolloutError` that names the cure, and no secret of the address or answer."""
     openai = require("openai", "serve")
     try:
         yield
     except openai.APIStatusError as error:
-        raise RolloutError(f"the model server {url} {_advice(error)}") from error
+        raise RolloutError(public_text(f"the model server {url} {_advice(error)}")) from error
     except openai.APIConnectionError as error:
         reason = error.__cause__ or error
-        raise RolloutError(
-            f"the model server {url} cannot be reached ({type(reason).__name__}: {reason}), tried {retries + 1} times; "
-            "start one with `vllm serve MODEL`, or correct the address"
-        ) from error
+        told = f"cannot be reached ({type(reason).__name__}: {reason}), tried {retries + 1} times"
+        cure = "start one with `vllm serve MODEL`, or correct the address"
+        raise RolloutError(public_text(f"the model server {url} {told}; {cure}")) from error
     except (openai.APIError, *_STRANGE) as error:
-        raise RolloutError(f"{url} answered strangely: {quoted(error, 300)}") from error
+        raise RolloutError(public_text(f"{url} answered strangely: {quoted(error, 300)}")) from error
 
 
 def _advice(error: Any) -> str:

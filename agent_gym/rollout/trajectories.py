@@ -128,9 +128,10 @@ def to_record(
 
 def write_trajectories(path: str | Path, records: Iterable[Mapping[str, Any]], *, append: bool = False) -> None:
     """Write records as JSON lines. The file appears when it is whole, unless it is appended to; errors as `writing`."""
-    place = writing(path) if append else whole_file(path)
-    with place as aside, Path(aside or path).open("a" if append else "w", encoding="utf-8") as file:
-        file.writelines(map(to_line, records))
+    with writing(path) if append else whole_file(path) as aside:
+        (place := Path(aside or path)).parent.mkdir(parents=True, exist_ok=True)
+        with place.open("a" if append else "w", encoding="utf-8") as file:
+            file.writelines(map(to_line, records))
 
 
 def to_line(record: Mapping[str, Any]) -> str:
@@ -308,7 +309,7 @@ def misfit(record: Mapping[str, Any]) -> str | None:
                 case [int(start), int(stop), str(source), int()] if kind_of(source) in KINDS:
                     if 0 <= start <= stop <= length:
                         continue
-            return f"rows[{n}] has no span {_short(span)}"
+            return f"rows[{n}] has no span {quoted(span, 40)}"
     for n, step in enumerate(record["steps"]):
         if not 0 <= step["row"] < len(record["rows"]):
             return f"steps[{n}] is in row {step['row']}, which is missing"
@@ -321,7 +322,3 @@ def _is_part(part: Any, images: int) -> bool:
     if part.get("type") == "image":
         return isinstance(part.get("image"), int) and 0 <= part["image"] < images
     return isinstance(part.get("type"), str)
-
-
-def _short(value: Any) -> str:
-    return "null" if value is None else quoted(value, 40)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ def env_seconds() -> dict[int, float]:
     """Return the CPU seconds of each living thread of an environment so far; nothing where the system has no /proc."""
     found = {}
     for thread in threading.enumerate():
-        place = Path(f"/proc/self/task/{thread.native_id}/schedstat")
-        if thread.name.startswith("agent-gym-env-") and place.is_file():
-            found[thread.native_id or 0] = int(place.read_text().split()[0]) / 1e9
+        if thread.name.startswith("agent-gym-env-"):
+            with suppress(OSError):  # a thread that has just ended
+                ran = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()[0]
+                found[thread.native_id or 0] = int(ran) / 1e9
     return found
 
 
