@@ -15,7 +15,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from tempfile import mkdtemp
@@ -226,7 +226,9 @@ def whole_file(path: str | Path, cure: str = "name another file") -> Iterator[Pa
     aside = target.with_name(f"{target.name}.{os.getpid()}.part")
     with writing(path, cure):
         if path.exists() and not path.is_file():
-            yield path
+            # A pipe that nobody reads is an error here; a writer would wait for ever.
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK), "wb") if path.is_fifo() else nullcontext():
+                yield path
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         try:

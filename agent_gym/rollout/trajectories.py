@@ -68,6 +68,7 @@ _SHAPE: Mapping[str, Any] = {
             "error": (str, _MISSING),
             "finish_reason": str,
             "env_seconds": _NUMBER,
+            "versions?": [lambda run: isinstance(run, list) and [*map(type, run)] == [int, int]],
         }
     ],
     "rows": [{"token_ids": [int], "spans": [list], "logprobs": [_NUMBER], "tokens?": [str]}],
