@@ -14,9 +14,14 @@ from pathlib import Path
 from typing import Any
 
 
+def plain_parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser of a benchmark that keeps its records in benchmarks/history, and has no smoke run."""
+    return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the options that every benchmark has."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """A parser with the options that most benchmarks have."""
+    made = plain_parser(description)
     made.add_argument("--quick", action="store_true", help="a smoke run: its numbers mean nothing")
     made.add_argument("--json", type=Path, metavar="FILE", help="write every measurement to this file")
     return made

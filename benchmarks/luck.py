@@ -60,7 +60,7 @@ CHOSEN_ON = (0, 1)
 
 
 def main() -> None:
-    parser = _common.parser(__doc__)
+    parser = _common.plain_parser(__doc__)
     parser.add_argument("world", nargs="?", choices=(*WORLDS, "bisect", "deals"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=["grpo", "dr_grpo", "ppo", "raft"], metavar="NAME")

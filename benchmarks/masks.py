@@ -37,7 +37,7 @@ COEFFICIENT = 0.1
 
 
 def main() -> None:
-    parser = _common.parser(__doc__)
+    parser = _common.plain_parser(__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N")
     parser.add_argument("--rungs", nargs="+", choices=WORDS, default=[*WORDS], metavar="NAME")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=[*ARMS], metavar="NAME")

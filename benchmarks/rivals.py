@@ -34,7 +34,7 @@ ARMS: dict[str, dict[str, Any]] = {"grpo": {}, "raft": {"advantage_estimator": "
 
 
 def main() -> None:
-    parser = _common.parser(__doc__)
+    parser = _common.plain_parser(__doc__)
     parser.add_argument("preset", nargs="?", help="a preset of the speedrun")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS), metavar="NAME")

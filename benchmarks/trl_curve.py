@@ -56,7 +56,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def main() -> None:
-    parser = _common.parser(__doc__)
+    parser = _common.plain_parser(__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N")
     parser.add_argument("--rate", type=float, metavar="R", help="a trial of this learning rate, kept in --out alone")
     parser.add_argument("--out", type=Path, default=Path("runs/luck"), metavar="FOLDER")
