@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from agent_gym.data import cache_folder
+from agent_gym.data import cache_folder, load_splits
 from agent_gym.envs.alfworld import embedded
 from agent_gym.envs.alfworld.embedded import EMBEDDED, GAME_FILE, ROOT, SPLIT_SIZES
 from agent_gym.envs.alfworld.embedded.files import GRAMMARS, domain, grammar_text
@@ -62,9 +62,8 @@ def game_names(
             for split, size in sizes.items()
         }
     else:
-        root = _find_root(data)
         with _LISTING:
-            files = _official_files(root, root.stat().st_mtime_ns)
+            files = _games_of(data)
         listed = {split: [str(file) for file, kind in found if kind in types] for split, found in files.items()}
     if empty := [split for split, names in listed.items() if not names]:
         raise ConfigError(f"{data}: split {empty[0]!r} has no game of the types {', '.join(types)}")
@@ -130,6 +129,29 @@ def _parsed(content: Mapping[str, Any] | str, name: str, grammar: str | None) ->
         raise ConfigError(f"{name} is not a game of ALFWorld ({GAME_FILE}): {quoted(error, 200)}") from error
 
 
+def _games_of(data: str) -> dict[str, list[tuple[Path, str]]]:
+    """List the games of a folder, or of a file of rows, by split, with their types."""
+    path = Path(data).expanduser()
+    if path.is_file():
+        rows = load_splits(path, columns=("extra_info",))
+        return {split: [_game_of(row, path, at) for at, row in enumerate(rows[split])] for split in rows}
+    root = _find_root(data)
+    return _official_files(root, root.stat().st_mtime_ns)
+
+
+def _game_of(row: Mapping[str, Any], file: Path, at: int) -> tuple[Path, str]:
+    """Return the game of a row of Agent-R1's recipe, which copies games to the folder `games` next to its rows."""
+    extra = row["extra_info"]
+    name = extra.get("game_relative_path") if isinstance(extra, Mapping) else None
+    game = file.parent / "games" / str(name)
+    if not isinstance(name, str) or not game.is_file():
+        raise ConfigError(
+            f"{file}: row {at} has extra_info.game_relative_path {quoted(name)}; it must be the path of a {GAME_FILE} "
+            f"below {file.parent / 'games'}"
+        )
+    return game, game.parts[-3].split("-")[0]
+
+
 def _find_root(data: str) -> Path:
     if data == OFFICIAL:
         places = (os.environ.get("ALFWORLD_DATA", ""), "~/.cache/alfworld", str(cache_folder() / "alfworld"))
@@ -138,7 +160,7 @@ def _find_root(data: str) -> Path:
         missing = f"found no {ROOT} in {', '.join(map(str, folders))}"
     else:
         folder = Path(data).expanduser()
-        roots = [folder / ROOT, folder]
+        roots = [folder / ROOT, folder / "games", folder]
         missing = f"{folder} holds no games: expected {ROOT}/train and so on, or train"
     for root in roots:
         if any((root / split).is_dir() for split in SPLIT_SIZES):

@@ -72,7 +72,8 @@ class ALFWorldEnv(ToolEnv):
 
     ## Arguments
     - `data`: "embedded" (default); "official", which looks in `$ALFWORLD_DATA`, `~/.cache/alfworld` and where
-      `agent-gym prepare alfworld` puts games; or a folder that holds `json_2.1.1`.
+      `agent-gym prepare alfworld` puts games; a folder that holds `json_2.1.1`, or the one of Agent-R1's recipe; or
+      one of that recipe's files of rows.
     - `protocol`: "verl-agent" or "agent-r1" plays as these do (docs/protocols.md): a separate prompt for each turn,
       form of commands, and, unless they are given, turns and weights of the reward. None by default.
     - `task_types`: only games of these types, for example ("pick_and_place_simple", "look_at_obj_in_light").

@@ -13,9 +13,9 @@ from typing import Any
 import ijson
 import numpy as np
 
-from agent_gym.data import Splits
+from agent_gym.data import Splits, load_splits
 from agent_gym.envs.webshop.embedded import generate, generate_easy
-from agent_gym.envs.webshop.products import KINDS, Product, is_product, read_product
+from agent_gym.envs.webshop.products import KINDS, Product, is_product, read_goal, read_product
 from agent_gym.envs.webshop.store import MANIFEST, Shop, open_shop, open_stored
 from agent_gym.errors import ConfigError, one_of, only_embedded, whole_number
 
@@ -37,10 +37,13 @@ _GOAL: dict[str, Any] = {
 
 
 def open_data(data: str, kind: str, difficulty: int | None = None) -> tuple[Splits, Shop]:
-    """Return the goals of a kind, "human" or "synthetic", of a data source by split, and its shop; see `WebShopEnv`.
+    """Return the goals of a kind, or of a file of rows, of a data source by split, and its shop; see `WebShopEnv`.
 
     `ConfigError` if there is nothing, or no goal of this kind, or if it is too large to be read without being built.
     """
+    if kind not in KINDS and isinstance(kind, str) and Path(kind).expanduser().exists():
+        shop = open_data(data, next(iter(KINDS)), difficulty)[1]
+        return _row_goals(kind, shop), shop
     one_of("goals", kind, KINDS)
     if difficulty is not None:
         only_embedded("difficulty", difficulty, data)
@@ -63,6 +66,13 @@ def open_data(data: str, kind: str, difficulty: int | None = None) -> tuple[Spli
         other = next(one for one in KINDS if one != kind)
         raise ConfigError(f"{data} has no {kind} goals; goals={other!r} takes the others")
     return found, shop
+
+
+def _row_goals(file: str, shop: Shop) -> Splits:
+    return {
+        split: [read_goal(row, shop.product, f"{file}: row {at} of {split}") for at, row in enumerate(rows)]
+        for split, rows in load_splits(file, columns=("reward_model",)).items()
+    }
 
 
 def check_goal(task: Any) -> None:

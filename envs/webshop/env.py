@@ -87,7 +87,8 @@ class WebShopEnv(ToolEnv):
       and, unless they are given, turns and weights of the reward. None by default.
     - `difficulty`: 1 to 5, of generated shops. 1: "embedded-easy"; 2: hardly any product is like another, and people
       use the catalogue's words; 3: "embedded"; 4, 5: up to 10 products that differ in one attribute, more options.
-    - `goals`: "human" (default), or "synthetic", the ones of upstream's program.
+    - `goals`: "human" (default), "synthetic", the ones of upstream's program, or the rows of Agent-R1's recipe: a
+      file, or a folder with one for each split.
     - `observation`, `commands`: see above; `parser` reads actions in another format, such as `TagParser({"search":
       "keywords", "click": "element"})`, or "react" for `Thought: ...` and `Action: Search[red dress]`.
     - `nouns`: the finder of nouns in titles, "rule" (default) or an installed model of spaCy (extra `spacy`); upstream

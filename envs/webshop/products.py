@@ -21,7 +21,7 @@ import math
 import random
 import re
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,6 +193,11 @@ def make_goal(product: Product, kind: str, n: int) -> Row:
         listed = ", and ".join(f"{name}: {value}" for name, value in options.items())
         text = product.instruction + (f" with {listed}" if listed else "")
         attributes = product.instruction_attributes
+    return goal_of(product, text + ending, attributes, options, limit)
+
+
+def goal_of(product: Product, text: str, attributes: Iterable[str], options: Any, limit: float) -> Row:
+    """Return a goal, and with it the facts of its product that the reward compares."""
     return {
         "asin": product.asin,
         "category": product.category,
@@ -200,11 +205,29 @@ def make_goal(product: Product, kind: str, n: int) -> Row:
         "name": product.title,
         "product_category": product.product_category,
         **({} if product.nouns is None else {"nouns": list(product.nouns)}),
-        "instruction_text": text + ending,
+        "instruction_text": text,
         "attributes": list(attributes),
         "goal_options": options,
         "price_upper": limit,
     }
+
+
+def read_goal(row: Mapping[str, Any], product: Callable[[str], Product], place: str) -> Row:
+    """Read a goal of Agent-R1's recipe, which `reward_model.ground_truth` has; `ConfigError` for another row.
+
+    An option of people's goals has its place as its name there, and is a value alone here, as upstream.
+    """
+    try:
+        asked = row["reward_model"]["ground_truth"]
+        options: Any = {one["name"]: one["value"] for one in asked["goal_options"]}
+        options = list(options.values()) if all(map(str.isdecimal, options)) else options
+        limit = NO_LIMIT if asked["price_upper"] is None else float(asked["price_upper"])
+        return goal_of(product(asked["asin"]), asked["instruction"], asked["attributes"], options, limit)
+    except (KeyError, TypeError, ValueError) as error:
+        fields = "asin (of a product of the shop), instruction, attributes, goal_options, price_upper"
+        raise ConfigError(
+            f"{place} is no goal: {type(error).__name__} {error}; reward_model.ground_truth has {fields}"
+        ) from error
 
 
 def price_limit(product: Product, n: int) -> tuple[float, str]:
