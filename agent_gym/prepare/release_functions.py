@@ -21,7 +21,7 @@ from agent_gym.sandbox.verdicts import Hidden, judge
 
 LEVEL = "function"
 _LINES = range(1, 31)  # of a body
-_MAX_JUDGING, _MAX_SHOWN = 40, 20
+_MAX_JUDGING = 40  # tests, all of which are named
 _MAX_SECONDS = 15.0  # of CPU time for all tests: each function needs several runs of them
 _TRIED = 3  # times as many functions as tasks are wanted
 
@@ -123,7 +123,7 @@ def function_tasks(tree: ReleaseTree, count: int) -> list[SoftwareTask]:
 
 def _task(tree: ReleaseTree, function: Function, hidden: Hidden) -> SoftwareTask:
     old, release = without(tree, function), tree.release
-    listed = "\n".join(f"- {name}" for name in hidden.fail_to_pass[:_MAX_SHOWN])
+    listed = "\n".join(f"- {name}" for name in hidden.fail_to_pass)
     text = (
         f"The current folder holds the source of {release.package} {release.version}, in which the body of "
         f"`{function.name}` in {function.file} is taken out. Write it. Only changes of {' and '.join(tree.package)} "
