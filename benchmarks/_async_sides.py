@@ -1,6 +1,7 @@
 """The parts of benchmarks/rollout_async.py, a process each.
 
     python _async_sides.py server WORKLOAD
+    python _async_sides.py tokenizer WORKLOAD FOLDER
     python _async_sides.py SIDE WORKLOAD PORT
 
 `SIDE` is "agent_gym" or "TRL, async". `WORKLOAD` is JSON. The server prints its port; a side prints its measurement,
@@ -27,7 +28,7 @@ WARM_UP = 10**6  # number of the world that warms a side up
 
 
 def tokenizer(workload: dict[str, Any]) -> Any:
-    """Load the tokenizer, and give it Qwen3's template."""
+    """Load the tokenizer, and give it Qwen3's template and the tokens that Qwen3 has for it."""
     from transformers import AutoTokenizer
     from trl.chat_template_utils import qwen3_chat_template
 
@@ -35,7 +36,17 @@ def tokenizer(workload: dict[str, Any]) -> Any:
 
     made = AutoTokenizer.from_pretrained(model_source(workload["tokenizer"]))
     made.chat_template = qwen3_chat_template
+    made.add_tokens([f"<{end}{tag}>" for tag in ("tool_call", "tool_response", "think") for end in ("", "/")])
     return made
+
+
+def save(workload: dict[str, Any], folder: str) -> None:
+    """Save the tokenizer for a side that imports nothing of this project, and print the texts that it needs."""
+    made = tokenizer(workload)
+    made.unk_token = None  # verifiers' renderer refuses a text that is the unknown token, too, which Qwen3 has none of
+    made.save_pretrained(folder)
+    answer, count = text_of(workload["observed"], made.encode), -(-workload["episodes"] // 8)
+    print(json.dumps({"folder": folder, "answer": answer, "questions": [question(n) for n in range(count)]}))
 
 
 def text_of(tokens: int, encode: Any, frame: str = "{}") -> str:
@@ -63,7 +74,7 @@ def serve(workload: dict[str, Any]) -> None:
     made = tokenizer(workload)
     ids = [*made.encode(call_of(workload, made.encode), add_special_tokens=False), made.eos_token_id]
     text, n = made.decode(ids), len(ids)
-    scored = [{"token": "x", "logprob": -0.5, "bytes": [120], "top_logprobs": []}] * n
+    scored = [{"token": f"token_id:{i}", "logprob": -0.5, "bytes": [120], "top_logprobs": []} for i in ids]
     completed = {"token_logprobs": [-0.5] * n, "tokens": ["x"] * n}
     choices = {
         "/inference/v1/generate": {"token_ids": ids, "finish_reason": "stop", "logprobs": {"content": scored}},
@@ -234,6 +245,8 @@ def main() -> None:
     os.environ |= {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     if side == "server":
         serve(workload)
+    if side == "tokenizer":
+        return save(workload, sys.argv[3])
     play = play_ours if side == "agent_gym" else play_theirs
     play(workload, f"http://127.0.0.1:{sys.argv[3]}")
 

@@ -1,7 +1,8 @@
-"""Rollouts through a model server: agent_gym beside the worker of TRL's `AsyncGRPOTrainer`, by CPU time.
+"""Rollouts through a model server by CPU time: agent_gym, the worker of TRL's `AsyncGRPOTrainer`, and verifiers.
 
-    python benchmarks/rollout_async.py           # three workloads, five pairs each; some minutes
+    python benchmarks/rollout_async.py           # three workloads, five rounds each; some minutes
     python benchmarks/rollout_async.py --quick
+    python benchmarks/rollout_async.py --verifiers PYTHON    # one that has verifiers==0.3.1 and renderers
 
 `AsyncGRPOTrainer` is TRL's best path for tools: its worker starts an episode as soon as another one has ended, and no
 episode waits for the slowest, where `GRPOTrainer` (benchmarks/rollout.py) plays in rounds. No model runs here: a server
@@ -13,6 +14,10 @@ the tool and the sleep of each call (uniform on 0 to the latency), the tokens of
 the number of episodes in flight (64). TRL ends an episode with a generation after the last call that it executes, so
 it has one generation more than we; CPU time is divided by generations. Each side is a separate process
 (_async_sides.py), whose clock starts after the first turn has compiled and imported what it needs. Sides alternate.
+
+The best path of verifiers is `ToolEnv` of its 0.3.1 in one event loop, with the client that renders only new messages
+and keeps sampled tokens (_verifiers_side.py): 0.4 has no environments in the process any more, and its plainest
+harness starts a Python process for each episode. It ends an episode before the last call is executed.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import _common
 
 PACKAGES = ("agent-gym", "trl", "transformers", "torch", "gymnasium")
-SIDES = ("agent_gym", "TRL, async")
+SIDES = ("agent_gym", "TRL, async", "verifiers")
 PROGRAM = Path(__file__).with_name("_async_sides.py")
 
 
@@ -58,7 +64,9 @@ def main() -> None:
     parser.add_argument(
         "--tokenizer", default="smollm2", metavar="MODEL", help="a model whose tokenizer both sides use"
     )
+    parser.add_argument("--verifiers", metavar="PYTHON", help="compare with verifiers, too, which this Python has")
     options = parser.parse_args()
+    sides = SIDES if options.verifiers else SIDES[:2]
     facts = _common.provenance(PACKAGES)
     _common.print_provenance(facts)
     measurements: list[dict[str, Any]] = []
@@ -66,23 +74,30 @@ def main() -> None:
         workload = replace(one, tokenizer=options.tokenizer)
         runs: list[dict[str, Any]] = []
         for repetition in range(1 if options.quick else options.repeats):
-            order = SIDES if repetition % 2 == 0 else SIDES[::-1]
-            runs += [measure(side, workload) for side in order]
+            order = sides if repetition % 2 == 0 else sides[::-1]
+            runs += [measure(side, workload, options.verifiers) for side in order]
         report(workload, runs)
         measurements += [{**asdict(workload), **run} for run in runs]
     facts["load_after"] = _common.load()
     _common.write_json(options.json, facts=facts, measurements=measurements)
 
 
-def measure(side: str, workload: Workload) -> dict[str, Any]:
+def measure(side: str, workload: Workload, verifiers: str | None) -> dict[str, Any]:
     """Play a workload by one side against a fresh server, each in a process."""
-    words = [sys.executable, str(PROGRAM)]
-    content = json.dumps(asdict(workload))
-    with subprocess.Popen([*words, "server", content], stdout=subprocess.PIPE, text=True) as server:
+    words, content = [sys.executable, str(PROGRAM)], json.dumps(asdict(workload))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        subprocess.Popen([*words, "server", content], stdout=subprocess.PIPE, text=True) as server,
+    ):
+        command = [*words, side, content]
+        if side == "verifiers":
+            texts = subprocess.run([*words, "tokenizer", content, folder], capture_output=True, text=True, check=True)
+            content = json.dumps(asdict(workload) | json.loads(texts.stdout.splitlines()[-1]))
+            command = [str(verifiers), str(PROGRAM.with_name("_verifiers_side.py")), content]
         try:
             assert server.stdout is not None
             port = server.stdout.readline().strip()
-            done = subprocess.run([*words, side, content, port], capture_output=True, text=True, timeout=900)
+            done = subprocess.run([*command, port], capture_output=True, text=True, timeout=900)
         finally:
             server.kill()
     if done.returncode:
@@ -92,16 +107,20 @@ def measure(side: str, workload: Workload) -> dict[str, Any]:
 
 
 def report(workload: Workload, runs: list[dict[str, Any]]) -> None:
-    """Print the medians of both sides, and TRL's CPU time per generation over ours, pair by pair."""
-    print(f"{workload.name}: {workload.episodes} episodes, {workload.turns} turns; medians of {len(runs) // 2}")
+    """Print the medians of each side, and the others' CPU time per generation over ours, round by round."""
     by_side = {side: [run for run in runs if run["side"] == side] for side in SIDES}
+    ours, *others = (same for same in by_side.values() if same)
+    print(f"{workload.name}: {workload.episodes} episodes, {workload.turns} turns; medians of {len(ours)}")
     names = ("cpu_ms", "wall", "generations", "context")
-    rows = [[side, *(_common.median(run[name] for run in same) for name in names)] for side, same in by_side.items()]
+    rows = [
+        [same[0]["side"], *(_common.median(run[name] for run in same) for name in names)] for same in (ours, *others)
+    ]
     _common.print_table(["side", "CPU ms a generation", "wall s", "generations", "tokens of a context"], rows)
-    pairs = zip(by_side[SIDES[0]], by_side[SIDES[1]], strict=True)
-    ratios = [theirs["cpu_ms"] / ours["cpu_ms"] for ours, theirs in pairs]
-    spread = f"{_common.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-    print(f"  TRL's CPU time a generation over ours: {spread}\n", flush=True)
+    for theirs in others:
+        ratios = [other["cpu_ms"] / our["cpu_ms"] for our, other in zip(ours, theirs, strict=True)]
+        spread = f"{_common.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        print(f"  {theirs[0]['side']}, CPU time a generation over ours: {spread}")
+    print(flush=True)
 
 
 if __name__ == "__main__":

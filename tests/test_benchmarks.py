@@ -64,7 +64,7 @@ def test_the_worker_of_trl_and_ours_play_the_same_turns(tmp_path):
     assert (ours["generations"], theirs["generations"]) == (8 * 2, 8 * 3)
     # One turn of 32 tokens more, and the answer of 64 before it.
     assert 32 <= theirs["context"] - ours["context"] <= 140
-    assert "TRL's CPU time a generation over ours" in printed and min(ours["cpu_ms"], theirs["cpu_ms"]) > 0
+    assert "TRL, async, CPU time a generation over ours" in printed and min(ours["cpu_ms"], theirs["cpu_ms"]) > 0
 
 
 @pytest.mark.parametrize(
