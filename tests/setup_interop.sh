@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 #
-# Install GEM beside agent_gym's environments, and test the bridge to it:
+# Install GEM and OpenEnv next to agent_gym's environments, and test the bridges to them:
 #
 #   tests/setup_interop.sh        about a gigabyte, in runs/interop (or where AGENT_GYM_INTEROP points)
 #
@@ -20,7 +20,7 @@ fi
 if [[ ! -e $interop/ready ]]; then
   [[ -x $interop/bin/python ]] || "$python" -m venv "$interop"
   "$interop/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
-    gem-llm==0.1.0 pytest hypothesis --editable .
+    gem-llm==0.1.0 openenv==0.10.0 uvicorn pytest hypothesis --editable .
   touch "$interop/ready"
 fi
-exec "$interop/bin/python" -m pytest -q -p no:cacheprovider tests/test_contrib_peers.py "$@"
+exec "$interop/bin/python" -m pytest -q -p no:cacheprovider tests/test_contrib_peers.py tests/test_openenv.py "$@"

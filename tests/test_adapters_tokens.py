@@ -247,20 +247,6 @@ class TestVerifiersRenderers:
         assert qwen.decode(made) == qwen.decode(ours.prompt + ours.ids)  # the same words, another tokenization
 
 
-def test_a_session_of_openenv_is_an_episode() -> None:
-    types = pytest.importorskip("openenv.core.env_server.types")
-    from agent_gym.contrib.openenv import TextAction, openenv_class
-
-    env = openenv_class(GSM8K)()
-    assert isinstance(env.reset(seed=3, split="train", index=3), types.Observation)
-    total = 0.0
-    for text in policy_texts(expert_episode(gymnasium.make(GSM8K), seed=3, options={"split": "train", "index": 3})):
-        seen = env.step(TextAction(text=text))
-        total += seen.reward
-    assert seen.done and seen.metadata["is_success"] == 1.0 and total >= 1.0
-    assert env.get_task("test", 2) == {"id": "test/2", "index": 2} and "train" in env.list_splits()
-
-
 def test_a_row_of_nemo_gym_plays_an_episode() -> None:
     gym = pytest.importorskip("resources_servers.gymnasium")
     from agent_gym.contrib.nemo_gym import nemo_gym_rows, nemo_gym_server
