@@ -1,6 +1,6 @@
 """Policies that come with the package: `--model trained:NAME` is one that the speedrun's preset of this name trained.
 
-Each is a folder in policies/, made by `tools/pack_policy.py`. `trained.json` in it holds the environment and its
+Each is a folder in policies/, made by `benchmarks/pack_policy.py`. `trained.json` in it holds the environment and its
 arguments, the seed, the command that trains it anew, and its success on held-out tasks.
 """
 
