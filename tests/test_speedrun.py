@@ -18,7 +18,7 @@ pytest.importorskip("trl")
 
 from cli_tools import complaint  # noqa: E402
 from trainer_tools import distance, weights  # noqa: E402
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 import agent_gym  # noqa: E402
 from agent_gym.chat import ChatRenderer  # noqa: E402
@@ -31,7 +31,6 @@ from agent_gym.evaluate import wilson_interval  # noqa: E402
 from agent_gym.rollout import from_record, read_trajectories  # noqa: E402
 from agent_gym.rollout.episode import episode_values  # noqa: E402
 from agent_gym.speedrun.figure import draw_figure  # noqa: E402
-from agent_gym.speedrun.imitation import imitate, imitation_settings  # noqa: E402
 from agent_gym.speedrun.presets import ALGORITHMS, PRESETS, Controls, Imitation, own_preset, trained_by  # noqa: E402
 from agent_gym.speedrun.run import Speedrun, finished, run_seeds, run_speedrun  # noqa: E402
 from agent_gym.speedrun.tiny import demonstration_texts, make_tiny_model, make_tiny_tokenizer  # noqa: E402
@@ -211,24 +210,6 @@ def test_a_preset_with_controls_shows_its_start_and_trains_both_from_it(
     files = sorted(file.name for file in (used_before / "trajectories").iterdir())
     assert files[2] == "eval_000003_0.jsonl" and files[3] == "mine.jsonl" and len(files) == 7
     assert max(log["step"] for log in history(used_before)) == 3
-
-
-@pytest.mark.slow
-def test_a_phase_ends_when_it_has_reached_its_loss(tmp_path: Path) -> None:
-    tiny = make_tiny_model(tmp_path / "tiny", MINI.env_id, MINI.env_kwargs, demonstrations=200)
-    args = AgentGRPOConfig(str(tmp_path / "grpo"), **MINI.grpo)
-    seen: dict[float, int] = {}
-
-    class Steps(TrainerCallback):
-        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            seen[loss] = state.global_step
-
-    for loss in (100.0, 0.0):
-        phase = dataclasses.replace(MINI.imitation[0], steps=30, until_loss=loss)
-        model = AutoModelForCausalLM.from_pretrained(tiny)
-        settings = imitation_settings(phase, tmp_path / "sft", 0, args)
-        imitate(MINI, phase, model, AutoTokenizer.from_pretrained(tiny), settings, [Steps()])
-    assert seen == {100.0: 25, 0.0: 30}
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate.report import align
 from agent_gym.registry import EnvEntry, entries, resolve_env_id
 
-_PRESETS = "cpu gpu alfworld bargain bisect bisect512 hotpotqa maze retool smollm2 support webshop zero".split()
+_PRESETS = "cpu gpu alfworld bargain bisect bisect512 maze retool smollm2 support webshop zero".split()
 """The names in speedrun/presets.toml, which are read after the arguments."""
 _ALGORITHMS = ("grpo", "ppo", "rpp")  # in speedrun/presets.toml, too
 _SHELLS = ("bash", "zsh", "fish")
@@ -115,8 +115,8 @@ def speedrun(argv: Sequence[str]) -> int:
         "--preset",
         "with a tiny model made on the spot, minutes on two cores, controls: bisect, bisect512, to search; bargain, "
         "to wait; support, to keep rules; webshop, to shop; alfworld, to find things; cpu, to calculate; retool, to "
-        "run programs; maze, with a model that reads images; hotpotqa, to look up; smollm2: as bisect with "
-        "SmolLM2-135M (agent-gym prepare smollm2); zero: sums, with SmolLM2-135M as it is published; "
+        "run programs; maze, with a model that reads images; smollm2: as bisect with SmolLM2-135M "
+        "(agent-gym prepare smollm2); zero: sums, with SmolLM2-135M as it is published; "
         "gpu: Qwen2.5-1.5B-Instruct on real GSM8K",
         choices=_PRESETS,
     )

@@ -83,7 +83,7 @@ def endless(phase: Imitation) -> Imitation:
     """Return the phase without its own end or schedule: `UntilUsedUp` sets both."""
     own = {key: value for key, value in phase.settings.items() if key != "warmup_steps" and "lr_scheduler" not in key}
     settings = {**own, "lr_scheduler_type": "constant", "logging_steps": 100}
-    return replace(phase, steps=10**9, settings=settings, until_loss=None)
+    return replace(phase, steps=10**9, settings=settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
 from trl import SFTConfig
 
 from agent_gym.errors import ConfigError
@@ -18,8 +16,6 @@ from agent_gym.trainers.sft import expert_episodes, train_sft
 
 QUIET = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1}
 """Settings of a run that prints its own lines."""
-
-_WINDOW = 25  # steps between two looks at the loss, in a phase that ends by it
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +41,7 @@ def imitation_settings(phase: Imitation, folder: Path, seed: int, args: Any) -> 
         bf16=args.bf16,
         use_cpu=args.use_cpu,
         gradient_checkpointing=args.gradient_checkpointing,
-        **{**QUIET, "logging_steps": _WINDOW if phase.until_loss else max(1, phase.steps // 4), **phase.settings},
+        **{**QUIET, "logging_steps": max(1, phase.steps // 4), **phase.settings},
     )
 
 
@@ -86,18 +82,5 @@ def imitate(
     # environment shows images, since the text besides them is always the same, and where the model is pre-trained: it
     # can copy, and logits of a vocabulary of 49k tokens cost more than the rest of its step.
     train_on = "policy" if preset.model is not None or any(row.images for row in rows) else "all"
-    if phase.until_loss is not None:
-        callbacks = [*callbacks, _Until(phase.until_loss)]
     train_sft(model, tokenizer, rows, settings, train_on=train_on, callbacks=callbacks)
     return PhaseResult(rows, train_on, summarize(played))
-
-
-class _Until(TrainerCallback):
-    """Ends a phase whose mean loss since the last log, `_WINDOW` steps ago, is low enough."""
-
-    def __init__(self, loss: float) -> None:
-        self._loss = loss
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-        if float((logs or {}).get("loss", float("inf"))) < self._loss:
-            control.should_training_stop = True

@@ -32,9 +32,6 @@ class Imitation:
     batch: int  # episodes per step
     settings: Mapping[str, Any]  # further fields of `trl.SFTConfig`
     styles: Mapping[str, float] = field(default_factory=lambda: {"default": 1.0})  # expert style to share of episodes
-    # End the phase when the mean loss of 25 steps falls below this. A tiny model learns to copy names all at once, and
-    # how soon that happens differs between seeds by a factor of two.
-    until_loss: float | None = None
     # The phase is repeated while few sampled dev episodes succeed, up to so many steps; 0 for one phase.
     longest: int = 0
 
