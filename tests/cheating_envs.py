@@ -141,6 +141,23 @@ class Farmed(Honest):
         return super().answer(text) if final_answer(text) else Reply("go on")
 
 
+class Several(Honest):
+    """Honest: a tool takes numbers, one a text, and one nothing."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super(Honest, self).__init__(
+            self.splits, tools=[tool(self.add), tool(self.find), tool(self.list)], max_turns=4, **kwargs
+        )
+
+    def find(self, text: str) -> str:
+        """Find a text."""
+        return "nothing"
+
+    def list(self) -> str:
+        """List all."""
+        return "nothing"
+
+
 class PaidByTheCall(Honest):
     """Each call pays, whatever it does."""
 

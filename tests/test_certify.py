@@ -13,7 +13,7 @@ from cli_tools import complaint
 from toy_envs import every_id
 
 from agent_gym.certify import CHECKS, Record, certify, run_check
-from agent_gym.certify.attacks import _hedged
+from agent_gym.certify.attacks import _hedged, battery
 from agent_gym.certify.record import Subject
 from agent_gym.cli.main import main
 
@@ -209,3 +209,11 @@ def test_the_gold_answer_0_is_an_answer_among_others(monkeypatch: pytest.MonkeyP
 
 def test_options_that_a_question_names_are_no_leak() -> None:
     assert checked("Choice", "leaks").verdict == "pass"
+
+
+def test_only_tools_that_take_a_text_are_paired() -> None:
+    names = battery(Subject("cheating_envs:Cheat/Several-v0", quick=True))
+    ways = {name.partition(",")[0] for name in names if " says" in name}
+    pairs = {name.rpartition(",")[0] for name in names if ", then " in name}
+    assert ways == {"what add says", "what find says", "what list says"}
+    assert pairs == {"find, then list", "list, then find"}

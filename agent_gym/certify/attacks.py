@@ -165,7 +165,10 @@ def _stating(subject: Subject, start: str, end: str) -> dict[str, Attack]:
     found = {name: in_turn(action) for name, action in fixed.items()}
     found["one answer after the other"] = in_turn(*map(state, answers))
     ways = {"the question": (), **{f"what {name} says": (call,) for name, call in tools.items()}}
-    ways |= {f"{a}, then {b}": (tools[a], tools[b]) for a, b in itertools.permutations(tools, 2)}
+    # In pairs only tools whose first parameter is a text: one on a numbered element refuses it anyway.
+    texts = {None: "QUESTION", "string": "QUESTION"}
+    asked = tool_calls(env, lambda given: {name: texts[kind.get("type")] for name, kind in [*given.items()][:1]})
+    ways |= {f"{a}, then {b}": (tools[a], tools[b]) for a, b in itertools.permutations(asked, 2)}
     return found | {
         f"{way}, {part}": repeat(what, *calls) for way, calls in ways.items() for part, what in _READ.items()
     }

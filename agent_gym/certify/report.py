@@ -23,9 +23,8 @@ def baselines(records: Sequence[Record]) -> list[tuple[str, str, str]]:
     """Return each player's mean reward and success, from the record of the attacks, for cards."""
     numbers = next((record.numbers for record in records if record.name == "attacks"), {})
     names = dict.fromkeys(name.rpartition(": ")[0] for name in numbers if ": " in name)
-    cheap = [name for name in names if name not in PLAYERS]
+    cheap = [name for name in names if name not in PLAYERS and numbers[f"{name}: reward"] > 0]
     best = sorted(cheap, key=lambda name: (numbers[f"{name}: success"], numbers[f"{name}: reward"]))[-1:]
-    best = [name for name in best if numbers[f"{name}: reward"] > 0]
     chosen = [name for name in dict.fromkeys(("random", CONSTANT, *best, "script", "expert")) if name in names]
     return [(name, f"{numbers[f'{name}: reward']:.3f}", f"{numbers[f'{name}: success']:.1%}") for name in chosen]
 

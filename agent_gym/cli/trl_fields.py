@@ -19,8 +19,6 @@ _SOURCES = {
 }
 _ENUMERATIONS = ("training_args.py", "trainer_utils.py")  # of transformers
 _TRUTH = "yes true t y 1 no false f n 0".split()  # as the parser of transformers reads them
-
-
 _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "int": (int, "a whole number"),
     "float": (float, "a number"),
