@@ -74,7 +74,7 @@ CELLS = {
     "Bargain-v0.test": Cell(32, turn=64),
     "Bisect-v0.test": Cell(),
     "Countdown-v0.test": Cell(16, turn=64),
-    "FrozenLake-v0.test": Cell(16, turn=48),
+    "FrozenLake-v0.test": Cell(8, turn=48),
     "FunctionCalls-v0.official-live-test": Cell(8, kwargs={"category": "live"}),
     "FunctionCalls-v0.official-multi_turn-test": Cell(2, context=READS, kwargs={"category": "multi_turn"}),
     "FunctionCalls-v0.official-single_turn-test": Cell(8, kwargs={"category": "single_turn"}),
