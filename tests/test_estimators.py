@@ -278,6 +278,22 @@ def score(episode: Played, k: int, gamma: float) -> float:
     return sum(gamma**j * (step.outcome + step.process + sum(step.penalties)) for j, step in later)
 
 
+@pytest.mark.parametrize("ends", [(0, 3, 8), (0, 1, 2, 8), (0, 8, 8)])
+def test_ranks_whiten_by_the_moments_of_all_of_them(ends: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    numbers, mask = 3.0 + torch.randn(8, 5, dtype=torch.float64).cumsum(0), torch.rand(8, 5) < 0.7
+    sources = torch.tensor([0, 1, 0, 0, 1, 1, 0, 1])
+    ranks = [slice(start, stop) for start, stop in zip(ends, ends[1:], strict=False)]
+    sent: list[object] = []
+    for rank in ranks:
+        whiten(numbers[rank], mask[rank], sources[rank], lambda moments: [sent.append(moments) or moments])
+    found = [whiten(numbers[rank], mask[rank], sources[rank], lambda moments: sent) for rank in ranks]
+    torch.testing.assert_close(torch.cat(found), whiten(numbers, mask, sources), rtol=1e-12, atol=1e-12)
+    for source in (0, 1):
+        inside = torch.cat(found)[sources == source][mask[sources == source]]
+        assert inside.mean().item() == pytest.approx(0, abs=1e-12) and inside.std().item() == pytest.approx(1, abs=1e-6)
+
+
 @examples(500)
 @given(batches(), CREDITS)
 def test_gigpo_is_its_oracle(episodes: list[Played], credit: Credit) -> None:

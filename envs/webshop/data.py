@@ -17,7 +17,7 @@ from agent_gym.data import Splits, load_splits
 from agent_gym.envs.webshop.embedded import generate, generate_easy
 from agent_gym.envs.webshop.products import KINDS, Product, is_product, read_goal, read_product
 from agent_gym.envs.webshop.store import MANIFEST, Shop, open_shop, open_stored
-from agent_gym.errors import ConfigError, one_of, only_embedded, whole_number
+from agent_gym.errors import ConfigError, only_embedded, whole_number
 
 EMBEDDED, EASY = "embedded", "embedded-easy"
 LADDER = {1: EASY, 2: "embedded-2", 3: EMBEDDED, 4: "embedded-4", 5: "embedded-5"}
@@ -41,10 +41,11 @@ def open_data(data: str, kind: str, difficulty: int | None = None) -> tuple[Spli
 
     `ConfigError` if there is nothing, or no goal of this kind, or if it is too large to be read without being built.
     """
-    if kind not in KINDS and isinstance(kind, str) and Path(kind).expanduser().exists():
-        shop = open_data(data, next(iter(KINDS)), difficulty)[1]
+    if kind not in KINDS:
+        if not isinstance(kind, str) or not Path(kind).expanduser().exists():
+            raise ConfigError(f"goals is {kind!r}; allowed: {', '.join(KINDS)}, or a file or folder of rows")
+        shop = open_data(data, KINDS[0], difficulty)[1]
         return _row_goals(kind, shop), shop
-    one_of("goals", kind, KINDS)
     if difficulty is not None:
         only_embedded("difficulty", difficulty, data)
         data = LADDER[whole_number("difficulty", difficulty, 1, len(LADDER))]
