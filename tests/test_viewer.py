@@ -20,8 +20,9 @@ from process_tools import until
 from rollout_tools import expert, roll
 
 import agent_gym
+from agent_gym.cli.main import main
 from agent_gym.evaluate import make_specs
-from agent_gym.rollout import Budget, Episode, Failure, to_record
+from agent_gym.rollout import Budget, Episode, Failure, read_trajectories, to_record
 from agent_gym.viewer import CurvePoint, render_curve, render_html, write_html
 from agent_gym.viewer.curve import curve_of
 from agent_gym.viewer.page import compact
@@ -206,6 +207,20 @@ def test_changes_of_files_are_shown_as_differences(browser: Browser, tokenizer: 
     assert browser.texts(".calls .given")[1] == "x = 1\nprint(x)"
     kinds = "[...document.querySelectorAll('.env .diff span')].map((line) => line.className)"
     assert browser.js(kinds) == ["file", "file", "hunk", "removed", "added", ""]
+    assert not browser.errors
+
+
+@needs_browser
+def test_an_image_takes_the_place_of_its_mark(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "maze.jsonl"
+    assert main(["rollout", "VisualMaze", "--expert", "--episodes", "1", "--output", str(file)]) == 0
+    (record,) = read_trajectories(file)
+    record["steps"][0]["observation"] += "Write <image> for one."
+    browser.open(write_html(tmp_path / "maze.html", [record]))
+    turns = browser.js("document.querySelectorAll('.block img.shown').length")
+    assert turns >= 2 and not any("<image>" in text for text in browser.texts(".user"))
+    shown = browser.texts(".block.env")
+    assert shown[0].endswith("Write <image> for one.") and not any("nothing" in text for text in shown)
     assert not browser.errors
 
 

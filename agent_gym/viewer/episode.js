@@ -63,7 +63,13 @@ const block = (source, name, ...children) => el("div", "block " + source, el("b"
 function opening(episode, rows) {
   const prompt = rows.length ? promptTokens(rows[0]) : [];
   if (showsTokens(prompt)) return [block("system", "prompt", tokenLine(prompt))];
-  return episode.opening.map(([role, text, images]) => block(role, role, ...shopText(DATA.texts[text], readPage(DATA.texts[text])), ...pictures(images)));
+  return episode.opening.map(([role, text, images]) => block(role, role, ...withPictures(DATA.texts[text], readPage(DATA.texts[text]), images)));
+}
+
+// The mark of an image that is shown says nothing more; others that are in the text stay.
+function withPictures(text, page, images) {
+  const words = (images || []).reduce((left) => left.replace(/<image>\n?/, ""), text);
+  return [...(words || !images ? shopText(words, page) : []), ...pictures(images)];
 }
 
 // The page loads nothing: an image is in its data or is not shown.
@@ -129,6 +135,6 @@ function turn(episode, row, number) {
   const answer = tokens(false);
   const heardText = stepText(episode, number, "observation");
   if (showsTokens(answer)) section.append(block("env", "world", tokenLine(answer)));
-  else if (heardText && !summary) section.append(block("env", "world", ...shopText(heardText, shopPages(episode)[number]), ...pictures(step.images)));
+  else if (heardText && !summary) section.append(block("env", "world", ...withPictures(heardText, shopPages(episode)[number], step.images)));
   return section;
 }
