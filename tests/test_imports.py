@@ -103,10 +103,13 @@ def test_a_script_plays_with_the_tokens_of_the_tokenizer_that_models_get() -> No
             assert small.decode(ids, skip_special_tokens=skip) == real.decode(ids, skip_special_tokens=skip)
     talk = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}, {"role": "assistant", "content": "c"}]
     talk += [{"role": "tool", "content": "d"}, {"role": "tool", "content": "e"}]
-    for messages in (talk, talk[1:2]):
-        for more in ({}, {"tools": tools}, {"add_generation_prompt": True}):
-            rendered = small.apply_chat_template(messages, tokenize=False, **more)
-            assert rendered == real.apply_chat_template(messages, tokenize=False, **more)
+    spaced = "  {% for m in messages %}\n  {% if m.role %}\n{{ m.content }}\n  {% endif %}\n{% endfor %}\n\n"
+    for template in (small.chat_template, spaced):
+        small.chat_template = real.chat_template = template
+        for messages in (talk, talk[1:2]):
+            for more in ({}, {"tools": tools}, {"add_generation_prompt": True}):
+                rendered = small.apply_chat_template(messages, tokenize=False, **more)
+                assert rendered == real.apply_chat_template(messages, tokenize=False, **more)
     for name in ("eos_token", "eos_token_id", "pad_token_id", "bos_token_id", "chat_template"):
         assert getattr(small, name) == getattr(real, name)
     assert len(small) == len(real)

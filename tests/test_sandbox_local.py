@@ -133,11 +133,12 @@ def test_waiting_for_a_slot_is_not_counted(sandbox):
 
 def test_a_killed_fork_server_costs_no_verdict(sandbox):
     with ThreadPoolExecutor(4) as pool:
-        futures = [pool.submit(sandbox.run, "import time; time.sleep(1); print('done')") for _ in range(4)]
+        program = "import time; print('begun', flush=True); time.sleep(1); print('done')"
+        futures = [pool.submit(sandbox.run, program) for _ in range(4)]
         time.sleep(0.4)
         victim = sandbox.server()
         os.kill(victim.pid, signal.SIGKILL)
-        assert [future.result().stdout for future in futures] == ["done\n"] * 4
+        assert [future.result().stdout for future in futures] == ["begun\ndone\n"] * 4, "nothing of a lost attempt"
     assert not victim.alive
     assert sandbox.run("print(1)").stdout == "1\n"
 
