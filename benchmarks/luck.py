@@ -18,7 +18,8 @@ so they have the same luck.
 
 Further arms shape the rollout of 256 episodes that GRPO has as 32 tasks of 8: `32x8` is `dr_grpo` again, on their
 machine, `128x2` and `8x32` have more tasks or larger groups, `1update` and `8updates` take so many from each rollout
-instead of 4, at as many episodes in all. They divide by no spread. The rate is the preset's for all arms; `CHOSEN_ON` are the seeds on which the worlds were tried.
+instead of 4, at as many episodes in all. They divide by no spread. The rate is the preset's for all arms; `CHOSEN_ON`
+are the seeds on which the worlds were tried.
 """
 
 from __future__ import annotations
