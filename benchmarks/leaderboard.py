@@ -88,14 +88,14 @@ CELLS = {
     "MathPython-v0.test": Cell(16),
     "MiniWoB-v0.official-test": Cell(4, turn=48),
     "MultiHopQA-v0.test": Cell(16, turn=64),
-    "PaperSearch-v1.test": Cell(8, turn=64),
+    "PaperSearch-v1.test": Cell(8),
     "ReTool-v0.test": Cell(8),
     "SWE-v0.official-test": Cell(2, turn=128, context=READS),
     "Sokoban-v0.test": Cell(8, turn=48),
     "Sums-v0.test": Cell(),
-    "Support-v0.test": Cell(4, turn=64),
+    "Support-v0.test": Cell(4, turn=256),
     "Tau2-v0.official-test": Cell(4, turn=64, context=READS, kwargs={"domain": "all"}),
-    "Terminal-v0.test": Cell(4, turn=64),
+    "Terminal-v0.test": Cell(4, turn=256),
     "VisualMaze-v0.test": Cell(model=False),
     "WebShop-v0.official-small-test": Cell(
         8, turn=48, data="webshop/items_shuffle_1000.json", kwargs={"goals": "synthetic"}
