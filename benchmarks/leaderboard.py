@@ -88,7 +88,7 @@ CELLS = {
     "MathPython-v0.test": Cell(16),
     "MiniWoB-v0.official-test": Cell(4, turn=48),
     "MultiHopQA-v0.test": Cell(16, turn=64),
-    "PaperSearch-v1.test": Cell(8),
+    "PaperSearch-v1.test": Cell(8, turn=512),
     "ReTool-v0.test": Cell(8),
     "SWE-v0.official-test": Cell(2, turn=128, context=READS),
     "Sokoban-v0.test": Cell(8, turn=48),
@@ -98,7 +98,7 @@ CELLS = {
     "Terminal-v0.test": Cell(4, turn=256),
     "VisualMaze-v0.test": Cell(model=False),
     "WebShop-v0.official-small-test": Cell(
-        8, turn=48, data="webshop/items_shuffle_1000.json", kwargs={"goals": "synthetic"}
+        4, turn=256, context=READS, data="webshop/items_shuffle_1000.json", kwargs={"goals": "synthetic"}
     ),
     "WebShop-v0.test": Cell(8, turn=48),
 }
