@@ -219,6 +219,8 @@ def read_goal(row: Mapping[str, Any], product: Callable[[str], Product], place: 
     """
     try:
         asked = row["reward_model"]["ground_truth"]
+        if isinstance(asked["attributes"], str):
+            raise TypeError("attributes is a text and no list")
         options: Any = {one["name"]: one["value"] for one in asked["goal_options"]}
         options = list(options.values()) if all(map(str.isdecimal, options)) else options
         limit = NO_LIMIT if asked["price_upper"] is None else float(asked["price_upper"])
