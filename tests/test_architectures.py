@@ -34,7 +34,7 @@ USUAL = ("llama", "gemma2", "mixtral", "mamba", "qwen3_5_text", "gpt2", "xlstm")
 # Kernels of a recurrence that bound their steps otherwise token by token than over a row.
 LOOSE = {"zamba2": 0.03, "nemotron_h": 0.005}
 TOLERANCE = 1e-3  # nats, float32 on both sides
-USUAL = 1e-5  # nats, which most architectures do not exceed
+SHOWN = 1e-5  # nats; smaller differences are not in the table
 
 
 class Found(NamedTuple):
@@ -128,9 +128,9 @@ def place(name: str, found: Found | None) -> tuple[str, ...]:
 
 
 def entry(name: str, found: Found | None) -> str:
-    """The name of an architecture with its largest difference, where it is above `USUAL`."""
+    """The name of an architecture with its largest difference, where it is above `SHOWN`."""
     shown = float(f"{found.worst:.0e}") if found else 0.0
-    return f"`{name}`" + (f" {shown:.0e}".replace("e-0", "e-") if shown > USUAL else "")
+    return f"`{name}`" + (f" {shown:.0e}".replace("e-0", "e-") if shown > SHOWN else "")
 
 
 def table(known: dict[str, Found]) -> str:
