@@ -82,7 +82,11 @@ def gateway(model: str, *words: str, before: Callable[[], None] | None = None) -
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGHUP", "SIGTERM"])
 def test_no_answered_turn_is_lost(name: str, tiny_model: str, tmp_path: Path) -> None:
     record = tmp_path / "talks.jsonl"
-    with gateway(tiny_model, "--record", str(record), "--max_conversations", "3") as (url, process):
+
+    def heard() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup has ignored, if the tests run under it
+
+    with gateway(tiny_model, "--record", str(record), "--max_conversations", "3", before=heard) as (url, process):
         answers = {key: talk(url, key, turns) for key, turns in (("a", 1), ("b", 3), ("c", 2))}
         with pytest.raises(urllib.error.HTTPError) as refused:
             talk(url, "d", 1)
