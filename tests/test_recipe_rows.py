@@ -53,10 +53,14 @@ def test_games_of_alfworld_are_those_of_the_rows_and_of_their_folder(tmp_path: P
     env: Any = gymnasium.make("AgentR1/ALFWorld-v0", data=str(folder / "valid_seen.parquet"), split="validation")
     assert env.unwrapped.tasks["validation"] == [str(game) for game in games[:4]]
     assert wins(env, "validation", 4) == 4
-    rows[1]["extra_info"]["game_relative_path"] = "valid_seen/none/game.tw-pddl"
-    write(rows, folder / "valid_seen.parquet")
-    with pytest.raises(ConfigError, match=r"valid_seen.parquet: row 1 has .*'valid_seen/none.*below .*games"):
-        gymnasium.make("AgentR1/ALFWorld-v0", data=str(folder / "valid_seen.parquet"))
+    outside = next((source / "train").rglob("game.tw-pddl"))
+    (folder / "valid_seen.parquet").unlink()
+    above = f"../../source/json_2.1.1/{outside.relative_to(source)}"
+    for wrong in ("valid_seen/none/game.tw-pddl", str(outside), above):
+        rows[1]["extra_info"]["game_relative_path"] = wrong
+        write(rows, folder / "valid_seen.parquet")
+        with pytest.raises(ConfigError, match=r"valid_seen.parquet: row 1 has .*game_relative_path.*below .*games"):
+            gymnasium.make("AgentR1/ALFWorld-v0", data=str(folder / "valid_seen.parquet"))
 
 
 def test_goals_of_webshop_come_from_the_rows(tmp_path: Path) -> None:

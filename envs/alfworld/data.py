@@ -144,7 +144,8 @@ def _game_of(row: Mapping[str, Any], file: Path, at: int) -> tuple[Path, str]:
     extra = row["extra_info"]
     name = extra.get("game_relative_path") if isinstance(extra, Mapping) else None
     game = file.parent / "games" / str(name)
-    if not isinstance(name, str) or not game.is_file():
+    below = isinstance(name, str) and not {"..", "/"} & {*Path(name).parts}
+    if not below or not game.is_file():
         raise ConfigError(
             f"{file}: row {at} has extra_info.game_relative_path {quoted(name)}; it must be the path of a {GAME_FILE} "
             f"below {file.parent / 'games'}"

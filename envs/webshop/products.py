@@ -226,10 +226,9 @@ def read_goal(row: Mapping[str, Any], product: Callable[[str], Product], place: 
         limit = NO_LIMIT if asked["price_upper"] is None else float(asked["price_upper"])
         return goal_of(product(asked["asin"]), asked["instruction"], asked["attributes"], options, limit)
     except (KeyError, TypeError, ValueError) as error:
+        told = f"{place} is no goal: {type(error).__name__} {error}; reward_model.ground_truth has"
         fields = "asin (of a product of the shop), instruction, attributes, goal_options, price_upper"
-        raise ConfigError(
-            f"{place} is no goal: {type(error).__name__} {error}; reward_model.ground_truth has {fields}"
-        ) from error
+        raise ConfigError(f"{told} {fields}") from error
 
 
 def price_limit(product: Product, n: int) -> tuple[float, str]:
