@@ -58,6 +58,33 @@ class LuckyBandit(BanditEnv):
         return {"points": points, "better": float(better)}, points > 0
 
 
+class LongBandit(LuckyBandit):
+    """`LuckyBandit` for 20 turns with a fresh pair in each, which pays once, at the end: the share of better pulls.
+
+    Success is a better pull in at least three of four turns, in all splits.
+    """
+
+    TURNS = 20
+    one_turn = False
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"max_turns": self.TURNS, **kwargs})
+
+    def start(self, task: Any) -> None:
+        self._hits, tasks = 0, self.tasks[self.task_id.split("/")[0]]
+        self._order = [task, *(tasks[i] for i in self.np_random.integers(len(tasks), size=self.TURNS - 1))]
+        super().start(task)
+
+    def act(self, action: str) -> tuple[dict[str, float], bool | None]:
+        better = action == self._better
+        self._hits += better
+        if self.played < self.TURNS:
+            super().start(self._order[self.played])
+            return {"points": 0.0, "better": float(better)}, None
+        share = self._hits / self.TURNS
+        return {"points": share, "better": float(better)}, share >= 0.75
+
+
 class LuckyBisect(BisectEnv):
     """The bisection in which half of the failed searches are paid as if they had found the commit."""
 
@@ -98,7 +125,7 @@ class WordyBisect(BisectEnv):
 
 
 _WORLDS = {"LuckyBandit-v0": LuckyBandit, "LuckyBisect-v0": LuckyBisect, "AnyDeal-v0": AnyDeal}
-_WORLDS["WordyBisect-v0"] = WordyBisect
+_WORLDS |= {"WordyBisect-v0": WordyBisect, "LongBandit-v0": LongBandit}
 for _name, _kind in _WORLDS.items():
     if _name not in gymnasium.registry:
         gymnasium.register(_name, entry_point=_kind)

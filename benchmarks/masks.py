@@ -1,4 +1,4 @@
-"""Does the mask matter? The preset `bisect512` with and without it, where the world writes little and much.
+"""Does the mask matter? The preset `bisect` with and without it, where the world writes little and much.
 
     python benchmarks/masks.py --seeds 30 31 32 33 34    # taken up where it stopped
     python benchmarks/masks.py --table                   # what benchmarks/history holds
@@ -83,7 +83,7 @@ def run(rung: str, arm: str, seed: int, out: Path) -> None:
     file = HISTORY / f"masks.{rung}.{arm}.seed{seed}.json"
     if file.is_file():
         return
-    base = PRESETS["bisect512"]
+    base = PRESETS["bisect"]
     settings = {**base.grpo, "max_steps": 100, "eval_steps": 20, "max_episode_tokens": 200 + 12 * WORDS[rung]}
     world = {"env_id": "_luck_worlds:WordyBisect-v0", "env_kwargs": {**base.env_kwargs, "words": WORDS[rung]}}
     preset = replace(base, controls=None, patience=None, grpo=settings, **world)

@@ -1,7 +1,7 @@
 """Put the policy of a speedrun's folder into the package, where `--model trained:NAME` finds it.
 
-agent-gym speedrun --preset bisect512 --seed 20 --output_dir runs/bisect512
-python benchmarks/pack_policy.py runs/bisect512 bisect512
+agent-gym speedrun --preset bisect --seed 40 --output_dir runs/bisect
+python benchmarks/pack_policy.py runs/bisect bisect
 """
 
 from __future__ import annotations

@@ -2,14 +2,16 @@
 
     python benchmarks/rivals.py zero --seeds 0 1 2        # both arms of each seed; taken up where it stopped
     python benchmarks/rivals.py bisect --seeds 20 21 22 23 24
+    python benchmarks/rivals.py bisect --steps 400        # until the curve is flat; the table names it bisect.400
     python benchmarks/rivals.py --table                   # what benchmarks/history holds
 
 `grpo` is the preset. `raft` changes `advantage_estimator` to raft_pp (RAFT++, arXiv:2504.11343) and nothing else: the
 advantage is 1 for a success and 0 for a failure, where GRPO centres and scales the reward in its group. Ratio, clip,
-rate, filter of groups, tasks and their order are the same. Imitation before it, where a preset has some, is that of the
-seed, and so the same for both. Each run is one JSON in benchmarks/history: settings, curve on validation, test success
-greedy and sampled with the number of distinct prompts, and seconds. What a seed was used to choose is `chosen_on` in
-presets.toml; the table leaves these seeds out of its means and says so.
+rate, filter of groups, tasks and their order are the same. Where a preset begins with imitation, the second arm starts
+from the weights that the first arm imitated, and its seconds are those of RL alone. Each run is one JSON in
+benchmarks/history: settings, curve on validation, test success greedy and sampled with the number of distinct prompts,
+and seconds. What a seed was used to choose is `chosen_on` in presets.toml; the table leaves these seeds out of its
+means and says so.
 """
 
 from __future__ import annotations
@@ -61,14 +63,22 @@ def run(name: str, seed: int, arm: str, out: Path, steps: int | None = None) -> 
     from agent_gym.speedrun.presets import PRESETS
     from agent_gym.speedrun.run import run_speedrun
 
-    file = HISTORY / f"rivals.{name}.{arm}.seed{seed}.json"
+    title = name if steps is None else f"{name}.{steps}"
+    file = HISTORY / f"rivals.{title}.{arm}.seed{seed}.json"
     if file.is_file():
         return
     changed = {**PRESETS[name].grpo, **ARMS[arm], **({} if steps is None else {"max_steps": steps})}
     preset = replace(PRESETS[name], grpo=changed, controls=None)
+    folders = {known: out / f"{title}.{known}.seed{seed}" for known in ARMS}
+    ended = [folder for folder in folders.values() if (folder / "results.json").is_file()]
+    starts = [folder / "sft" for folder in ended if preset.imitation]
+    if starts:  # of the other arm, so that this one has the same weights
+        preset = replace(preset, model=str(starts[0]), tiny={}, imitation=())
     begin, cpu = time.perf_counter(), time.process_time()
-    found = run_speedrun(preset, seed, out / f"{name}.{arm}.seed{seed}")
-    found |= {"preset": name, "arm": arm, "facts": _common.provenance(PACKAGES)}
+    found = run_speedrun(preset, seed, folders[arm])
+    if starts:
+        found["settings"]["model"] = f"{starts[0].parent.name}/sft"  # and no path of this machine
+    found |= {"preset": title, "arm": arm, "facts": _common.provenance(PACKAGES)}
     found |= {"cpu_seconds": time.process_time() - cpu, "wall_seconds": time.perf_counter() - begin}
     HISTORY.mkdir(exist_ok=True)
     file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -82,7 +92,7 @@ def table(runs: list[dict[str, Any]]) -> str:
     heads = ("preset", "arm", "seed", "start, greedy", "sampled", "end, greedy", "sampled", "CPU s")
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for name in dict.fromkeys(run["preset"] for run in runs):
-        chosen = set(getattr(PRESETS[name], "chosen_on", ()))
+        chosen = set(PRESETS[name].chosen_on if name in PRESETS else ())  # `--steps` chooses nothing
         ends: dict[str, dict[int, list[float]]] = {}
         for arm in ARMS:
             mine = sorted((run for run in runs if (run["preset"], run["arm"]) == (name, arm)), key=lambda r: r["seed"])

@@ -12,7 +12,7 @@ or masked, so that only actions are trained.
 
 The player who is imitated is poor in two ways: half of its tests suspect the newest commits, and half of its summaries
 name only the commit that is bad. Each context has an imitation of its own, since a policy has to be taught what it will
-see: the same model, the same player, the same steps. RL is GRPO of the preset `bisect` for all, `--steps` rollouts of
+see: the same model, the same player, the same steps. RL is GRPO of _bisect24.py for all, `--steps` rollouts of
 32 tasks x 8 episodes. Intervals are Student's over seeds; differences are paired by seed. `whole` is the share of
 summaries in the sampled test episodes that name both commits, and rightly.
 """

@@ -38,7 +38,7 @@ STATE = {"epoch": 1.0, "global_step": 1, "max_steps": 2, "log_history": [{"step"
 LABEL = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "label": 1}
 HOTPOT = {"_id": "q", "question": "Who?", "answer": "A", "type": "bridge", "level": "hard",
           "supporting_facts": [["F", 0]], "context": [["F", ["F is by A.", " It is long."]]]}  # fmt: skip
-RESULTS = {"preset": "cpu", "seed": 1, "start": {"demonstrator": {"success": {"value": 0.5}}},
+RESULTS = {"preset": "bisect", "seed": 1, "start": {"demonstrator": {"success": {"value": 0.5}}},
            "dev": {"split": "validation", "tasks": 10, "decoding": "greedy", "start": "imitation",
                    "controls": [{"policy": "p", "success": 0.1}],
                    "evaluations": [{"step": 0, "success": 0.1, "turns": 1.0, "tokens": 2}]}}  # fmt: skip

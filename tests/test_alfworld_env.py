@@ -188,15 +188,10 @@ def test_the_expert_wins_every_embedded_game_of_the_evaluation_splits() -> None:
             assert steps[-1][4]["is_success"] and len(steps) <= 12, f"{split}/{index}"
 
 
-def test_in_the_speedrun_searching_wins_in_time_and_every_name_is_a_token() -> None:
-    pytest.importorskip("trl")
-    from agent_gym.speedrun.presets import PRESETS
-
-    preset = PRESETS["alfworld"]
-    env: Any = gymnasium.make(preset.env_id, **preset.env_kwargs).unwrapped
-    for split in ("train", preset.dev_split, preset.test_split):
+def test_in_small_rooms_searching_wins_within_ten_turns() -> None:
+    small = {"receptacles": 4, "task_types": ["pick_and_place_simple"], "commands": "text", "max_turns": 10}
+    env: Any = gymnasium.make("AgentR1/ALFWorld-v0", **small).unwrapped
+    for split in ("train", "valid_seen", "valid_unseen"):
         for index in range(100):
             steps = play(env, "searching", split=split, index=index)
             assert steps[-1][4]["is_success"], index
-            texts = " ".join([env._first, *(step[0] for step in steps)])
-            assert set(re.findall(r"[a-z]+ \d+", texts)) <= set(preset.tiny["frames"])

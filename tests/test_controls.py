@@ -92,9 +92,9 @@ def test_a_control_trains_at_its_rate_until_its_seconds_are_used_up(tmp_path: Pa
     tiny = make_tiny_model(tmp_path / "tiny", GSM8K, {"system_prompt": ""}, demonstrations=200)
     tokenizer = AutoTokenizer.from_pretrained(tiny)
     rows = [e.rows[0] for e in expert_episodes(GSM8K, {"system_prompt": ""}, tokenizer, episodes=8)]
-    phase = endless(PRESETS["cpu"].imitation[-1])
+    phase = endless(PRESETS["support"].imitation[-1])
     assert phase.settings["adam_beta2"] == 0.98
-    args = AgentGRPOConfig(str(tmp_path / "grpo"), **PRESETS["cpu"].grpo)
+    args = AgentGRPOConfig(str(tmp_path / "grpo"), **PRESETS["support"].grpo)
     moved: dict[float, Any] = {}
     for rate in (0.0, 1e-3):
         model = AutoModelForCausalLM.from_pretrained(tiny)

@@ -24,7 +24,7 @@ COMMANDS = {
     "view": ["view", "x.jsonl"], "runs": ["runs", "."], "doctor": ["doctor", "--cpu"],
     "plan": ["plan", "--model", "MODEL", "--gpus", "1x80"], "export": ["export", "model", "MODEL", "out"],
     "prepare": ["prepare", "gsm8k", "--from", "x.jsonl", "--output", "g"],
-    "speedrun": ["speedrun", "--preset", "cpu", "--output_dir", "sp"], "sandbox": ["serve", "sandbox", "--port", "0"],
+    "speedrun": ["speedrun", "bisect", "--output_dir", "sp"], "sandbox": ["serve", "sandbox", "--port", "0"],
     "gateway": ["gateway", "--model", "MODEL", "--port", "0"],
 }  # fmt: skip
 

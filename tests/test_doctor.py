@@ -148,12 +148,12 @@ def test_without_a_gpu_it_says_which_presets_this_machine_trains(
     lines = capsys.readouterr().out.splitlines()
     rows = {line.split()[0]: line for line in lines if line.split()[:1] and line.split()[0] in PRESETS}
     assert rows.keys() == PRESETS.keys() and max(map(len, lines)) <= 100
-    assert rows["smollm2"].endswith("agent-gym prepare smollm2") and rows["gpu"].endswith("a GPU")
+    assert rows["zero"].endswith("agent-gym prepare smollm2") and rows["gpu"].endswith("a GPU")
     assert int(rows["bisect"].split()[1]) >= 1 and "not timed" not in rows["zero"]
 
 
 def test_minutes_follow_the_speed_of_a_core() -> None:
-    preset = replace(PRESETS["smollm2"], seconds=(600.0, 1200.0))
+    preset = replace(PRESETS["zero"], seconds=(600.0, 1200.0))
     assert laptop.minutes(preset, 1.0) == "10 to 20" and laptop.minutes(preset, 3.0) == "30 to 60"
     assert laptop.minutes(replace(preset, seconds=(300.0,)), 1.0) == "5"
     assert laptop.minutes(replace(preset, seconds=()), 1.0) == "not timed"

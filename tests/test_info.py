@@ -78,7 +78,7 @@ def test_rows_of_recipes_are_those_of_the_results() -> None:
     sections = {title: text for title, _, text in (part.partition("\n") for part in page.split("\n## ")[1:])}
     known = json.loads(files("agent_gym.registry").joinpath("baselines.json").read_text(encoding="utf-8"))
     rows = [row for about in known.values() for row in about.get("recipes", [])]
-    not_there = {"gpu"}
+    not_there = {"gpu", "maze", "webshop"}
     assert {row[0].partition(" ")[0] for row in rows} == set(PRESETS) - not_there
     for *_, greedy, sampled, _, _, section in rows:
         for number in re.findall(r"\d+\.\d", f"{greedy} {sampled}"):
@@ -98,7 +98,7 @@ def test_rows_of_recipes_are_taken_from_runs(tmp_path: Path) -> None:
         (tmp_path / f"seed_{seed}").mkdir()
         (tmp_path / f"seed_{seed}" / "results.json").write_text(json.dumps(run))
     recipe = run_path(str(ROOT / "benchmarks" / "baselines.py"))["recipe"]
-    title = "Presets: `agent-gym speedrun --preset NAME --seed N`"
+    title = "Presets: `benchmarks/rivals.py NAME --seeds N ...`"
     assert recipe(str(tmp_path), "bargain", "Presets") == (
         "AgentR1/Bargain-v0",
         [

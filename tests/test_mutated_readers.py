@@ -39,7 +39,7 @@ Reader = Callable[[Path, random.Random], object]
 WEIGHTS = struct.pack("<Q", 2) + b"{}"
 SHAPE = {"model_type": "qwen3", "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8,
          "num_hidden_layers": 2, "vocab_size": 9, "head_dim": 4, "num_key_value_heads": 1}  # fmt: skip
-RUN = {"preset": "cpu", "seed": 1, "start": {"demonstrator": {"success": {"value": 0.5}}},
+RUN = {"preset": "bisect", "seed": 1, "start": {"demonstrator": {"success": {"value": 0.5}}},
        "dev": {"split": "validation", "tasks": 10, "decoding": "greedy", "start": "imitation",
                "controls": [{"policy": "p", "success": 0.1}],
                "evaluations": [{"step": 0, "success": 0.1, "turns": 1.0, "tokens": 2, "tool_calls": 0}]}}  # fmt: skip

@@ -102,9 +102,12 @@ def test_goals_of_webshop_come_from_the_rows(tmp_path: Path) -> None:
     write(rows["test"], tmp_path / "test.parquet")
     with pytest.raises(ConfigError, match=r"row 1 of test is no goal: KeyError 'B0NOTHERE0'; reward_model"):
         gymnasium.make("AgentR1/WebShop-v0", goals=str(tmp_path / "test.parquet"))
-    rows["train"][0]["reward_model"]["ground_truth"]["attributes"] = "soft"
-    (tmp_path / "one.jsonl").write_text(json.dumps(rows["train"][0]), encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"row 0 of train is no goal: TypeError attributes is a text"):
-        gymnasium.make("AgentR1/WebShop-v0", goals=str(tmp_path / "one.jsonl"))
+    twice = [named, {"name": "color", "value": "blue"}]
+    for field, value in (("attributes", "soft"), ("goal_options", twice)):
+        truth = {**rows["train"][0]["reward_model"]["ground_truth"], field: value}
+        row = {**rows["train"][0], "reward_model": {"ground_truth": truth}}
+        (tmp_path / "one.jsonl").write_text(json.dumps(row), encoding="utf-8")
+        with pytest.raises(ConfigError, match=r"row 0 of train is no goal: TypeError attributes is a text .* one name"):
+            gymnasium.make("AgentR1/WebShop-v0", goals=str(tmp_path / "one.jsonl"))
     with pytest.raises(ConfigError, match="goals is 'nowhere.parquet'.*synthetic"):
         gymnasium.make("AgentR1/WebShop-v0", goals="nowhere.parquet")

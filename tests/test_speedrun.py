@@ -31,7 +31,16 @@ from agent_gym.evaluate import wilson_interval  # noqa: E402
 from agent_gym.rollout import from_record, read_trajectories  # noqa: E402
 from agent_gym.rollout.episode import episode_values  # noqa: E402
 from agent_gym.speedrun.figure import draw_figure  # noqa: E402
-from agent_gym.speedrun.presets import ALGORITHMS, PRESETS, Controls, Imitation, own_preset, trained_by  # noqa: E402
+from agent_gym.speedrun.presets import (  # noqa: E402
+    ALGORITHMS,
+    PRESETS,
+    TINY_GRPO,
+    Controls,
+    Imitation,
+    Preset,
+    own_preset,
+    trained_by,
+)
 from agent_gym.speedrun.run import Speedrun, finished, run_seeds, run_speedrun  # noqa: E402
 from agent_gym.speedrun.tiny import demonstration_texts, make_tiny_model, make_tiny_tokenizer  # noqa: E402
 from agent_gym.trainers import AgentGRPOConfig, AgentPPOConfig  # noqa: E402
@@ -40,20 +49,21 @@ from agent_gym.trainers.sft import expert_episodes  # noqa: E402
 
 GSM8K = "AgentR1/GSM8K-v0"
 KWARGS = {"system_prompt": ""}
-CPU, RETOOL = PRESETS["cpu"], PRESETS["retool"]
+SUPPORT = PRESETS["support"]
 
 SGD = {"learning_rate": 4e-3, "lr_scheduler_type": "constant"}
-MINI = dataclasses.replace(
-    CPU,
+MINI = Preset(
+    GSM8K,
+    {**KWARGS, "difficulty": 2},
+    tiny={"vocab_size": 400},
     imitation=(
         Imitation("imitation", episodes=40, styles={"default": 1.0}, steps=6, batch=8, settings=SGD),
         Imitation("mixture", episodes=20, styles={"default": 0.5, "direct": 0.5}, steps=2, batch=8, settings=SGD),
     ),
-    controls=None,
     train_tasks=16,
     dev_tasks=3,
     test_tasks=5,
-    grpo={**CPU.grpo, "max_steps": 3, "per_device_train_batch_size": 8, "num_generations": 4, "micro_batch_size": 4,
+    grpo={**TINY_GRPO, "max_steps": 3, "per_device_train_batch_size": 8, "num_generations": 4, "micro_batch_size": 4,
           "eval_steps": 2, "max_num_seqs": 16, "max_turn_tokens": 12, "max_turns": 2},
 )  # fmt: skip
 
@@ -289,7 +299,7 @@ def test_a_record_has_the_command_that_repeats_a_speedrun(tmp_path: Path) -> Non
         "--preset bisect": PRESETS["bisect"],
         """--env AgentR1/Bisect-v0 --env_kwargs '{"system_prompt": ""}' --model tiny --imitation_steps 7""": own,
         "--preset 'made in Python'": dataclasses.replace(PRESETS["bisect"], patience=3),
-        "ppo --preset bisect512": trained_by(PRESETS["bisect512"], "ppo"),
+        "ppo --preset bargain": trained_by(PRESETS["bargain"], "ppo"),
     }
     for words, preset in made.items():
         assert shlex.join(Speedrun(preset, 3, tmp_path, None)._words()) == f"{words} --seed 3 --output_dir {tmp_path}"
@@ -309,15 +319,15 @@ def test_each_preset_is_a_run_of_each_algorithm(name: str) -> None:
         before = AgentGRPOConfig("unused", **{**preset.grpo, "bf16": False, "use_cpu": True})
         assert (args.generation_batch_size, args.rollout_steps) == (before.generation_batch_size, before.rollout_steps)
         assert not (other.controls and other.controls.raft)
-    assert trained_by(CPU, "grpo") is CPU
+    assert trained_by(SUPPORT, "grpo") is SUPPORT
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["ppo"], ["AgentR1/Bisect-v0", "PPO               104 steps, 256 episodes a rollout", "runs/speedrun_ppo\n"]),
-        (["rpp", "webshop"], ["AgentR1/WebShop-v0", "REINFORCE++       16 steps", "runs/speedrun_rpp\n"]),
-        (["--preset", "cpu", "grpo", "--seed", "3"], ["GSM8K-v0", "seeds [3]\n", "GRPO ", "runs/speedrun\n"]),
+        (["ppo"], ["AgentR1/Bisect-v0", "PPO               60 steps, 256 episodes a rollout", "runs/speedrun_ppo\n"]),
+        (["rpp", "webshop"], ["AgentR1/WebShop-v0", "REINFORCE++       200 steps", "runs/speedrun_rpp\n"]),
+        (["--preset", "support", "grpo", "--seed", "3"], ["Support-v0", "seeds [3]\n", "GRPO ", "runs/speedrun\n"]),
         (["ppo", "--seeds", "1,2", "--output_dir", "x"], ["seeds [1, 2]\n", " x\n"]),
     ],
 )
@@ -350,7 +360,7 @@ def test_a_run_of_another_algorithm_says_so_everywhere(
 
 
 def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="preset is 'tpu'; allowed: bisect, bisect512, webshop, bargain"):
+    with pytest.raises(ConfigError, match="preset is 'tpu'; allowed: bisect, webshop, bargain"):
         run_speedrun("tpu", output_dir=tmp_path)
     with pytest.raises(ConfigError, match="engine is 'sglang'; allowed: auto, vllm, transformers"):
         run_speedrun(MINI, output_dir=tmp_path, engine="sglang")
@@ -464,17 +474,16 @@ def test_frames_are_single_tokens_and_cost_the_vocabulary_nothing() -> None:
     assert make_tiny_tokenizer(texts, 300).tokenize("Page 1") != ["Page 1"]
 
 
-def test_the_frames_of_programs_are_what_is_written(tmp_path: Path) -> None:
-    """Each is one token, and each text once in an episode; with others in the environment less would be learned."""
-    pytest.importorskip("math_verify")
-    settings = {**RETOOL.tiny, "demonstrations": 20}
-    folder = make_tiny_model(tmp_path, RETOOL.env_id, RETOOL.env_kwargs, **settings)
+@pytest.mark.parametrize("name", ["support", "webshop"])
+def test_the_frames_of_a_preset_are_what_its_world_writes(tmp_path: Path, name: str) -> None:
+    """Each is one token; with others in the environment less would be learned."""
+    preset = PRESETS[name]
+    folder = make_tiny_model(tmp_path, preset.env_id, preset.env_kwargs, **{**preset.tiny, "demonstrations": 60})
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    episodes = expert_episodes(RETOOL.env_id, RETOOL.env_kwargs, tokenizer, split=RETOOL.test_split, episodes=6)
-    assert len(episodes) == 6
-    for episode in episodes:
-        ids = episode.rows[0].token_ids
-        for frame in RETOOL.tiny["frames"]:
-            (token,) = tokenizer(frame)["input_ids"]
-            assert frame.isdigit() or ids.count(token) == 1, frame
-        assert max(step.stop - step.start for step in episode.steps) < RETOOL.grpo["max_turn_tokens"]
+    styles = {"default": 0.5, **dict.fromkeys(preset.imitation[0].styles, 0.5)}
+    where = (preset.env_id, preset.env_kwargs, tokenizer)
+    episodes = expert_episodes(*where, split=preset.test_split, episodes=120, styles=styles)
+    texts = [tokenizer.decode(episode.rows[0].token_ids) for episode in episodes]
+    for frame in preset.tiny["frames"]:
+        assert len(tokenizer(frame)["input_ids"]) == 1
+        assert frame == "Error:" or frame.isdigit() or any(frame in text for text in texts), frame

@@ -17,7 +17,7 @@ NAMES = sorted(trained_policies())
 
 
 def test_there_are_policies_and_each_is_whole() -> None:
-    assert "bisect512" in NAMES
+    assert "bisect" in NAMES
     for name in NAMES:
         facts, folder = trained_policies()[name], Path(model_source(f"trained:{name}"))
         check_model(f"trained:{name}")
@@ -30,7 +30,7 @@ def test_there_are_policies_and_each_is_whole() -> None:
     assert {folder.name for folder in FOLDER.iterdir()} == set(NAMES)
 
 
-@pytest.mark.parametrize("name", ["bisect512", *(pytest.param(one, marks=pytest.mark.slow) for one in NAMES)])
+@pytest.mark.parametrize("name", ["bisect", *(pytest.param(one, marks=pytest.mark.slow) for one in NAMES)])
 def test_a_policy_has_its_published_success(
     name: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -48,12 +48,12 @@ def test_a_policy_has_its_published_success(
 
 
 def test_the_arguments_of_training_are_for_their_environment_only() -> None:
-    asked = arguments_of_training("trained:bisect512", "AgentR1/Bisect-v0")
+    asked = arguments_of_training("trained:bisect", "AgentR1/Bisect-v0")
     assert asked == {"system_prompt": "", "size": 512, "bad_commits": 3}
-    assert arguments_of_training("trained:bisect512", ["AgentR1/Bisect-v0"]) == asked
+    assert arguments_of_training("trained:bisect", ["AgentR1/Bisect-v0"]) == asked
     for model, env_id in (
-        ("trained:bisect512", "AgentR1/GSM8K-v0"),
-        ("trained:bisect512", ["AgentR1/Bisect-v0", "AgentR1/GSM8K-v0"]),
+        ("trained:bisect", "AgentR1/GSM8K-v0"),
+        ("trained:bisect", ["AgentR1/Bisect-v0", "AgentR1/GSM8K-v0"]),
         ("smollm2", "AgentR1/Bisect-v0"),
         (None, "AgentR1/Bisect-v0"),
         ("trained:none", "AgentR1/Bisect-v0"),
@@ -62,5 +62,5 @@ def test_the_arguments_of_training_are_for_their_environment_only() -> None:
 
 
 def test_an_unknown_name_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="trained:gsm8k does not come with the package; allowed: .*bisect512"):
+    with pytest.raises(ConfigError, match="trained:gsm8k does not come with the package; allowed: .*bisect"):
         model_source("trained:gsm8k")

@@ -23,7 +23,7 @@ from agent_gym.errors import ConfigError, require
 from agent_gym.evaluate.report import align
 from agent_gym.registry import EnvEntry, entries, resolve_env_id
 
-_PRESETS = "cpu gpu alfworld bargain bisect bisect512 maze retool smollm2 support webshop zero".split()
+_PRESETS = "bargain bisect gpu maze support webshop zero".split()
 """The names in speedrun/presets.toml, which are read after the arguments."""
 _ALGORITHMS = ("grpo", "ppo", "rpp")  # in speedrun/presets.toml, too
 _SHELLS = ("bash", "zsh", "fish")
@@ -113,11 +113,9 @@ def speedrun(argv: Sequence[str]) -> int:
     parser.flag("what NAME", help_text, nargs="*")
     parser.flag(
         "--preset",
-        "with a tiny model made on the spot, minutes on two cores, controls: bisect, bisect512, to search; bargain, "
-        "to wait; support, to keep rules; webshop, to shop; alfworld, to find things; cpu, to calculate; retool, to "
-        "run programs; maze, with a model that reads images; smollm2: as bisect with SmolLM2-135M "
-        "(agent-gym prepare smollm2); zero: sums, with SmolLM2-135M as it is published; "
-        "gpu: Qwen2.5-1.5B-Instruct on real GSM8K",
+        "with a tiny model made on the spot, minutes on two cores, controls: bisect, to search; bargain, to wait; "
+        "support, to keep rules; webshop, to shop; maze, with a model that reads images; zero: sums, with "
+        "SmolLM2-135M as it is published (agent-gym prepare smollm2); gpu: Qwen2.5-1.5B-Instruct on real GSM8K",
         choices=_PRESETS,
     )
     parser.flag("--env --env_id ID", "an environment of your own instead of a preset's, with an expert")

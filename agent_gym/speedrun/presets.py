@@ -97,7 +97,7 @@ def _presets() -> dict[str, Preset]:
             texts = [text for frame in frames[name] for text in ranges.get(frame, [frame])]
             preset["tiny"] = {**preset["tiny"], "frames": texts}
         if not preset.get("needs_gpu"):
-            preset["grpo"] = {**TINY_GRPO, **preset.get("grpo", {})}
+            preset["grpo"] = {**TINY_GRPO, **_TABLES["preset_grpo"], **preset["grpo"]}
     return TypeAdapter(dict[str, Preset]).validate_python(_TABLES["presets"])
 
 

@@ -78,7 +78,7 @@ def run_speedrun(
     chosen = PRESETS[one_of("preset", preset, PRESETS)] if isinstance(preset, str) else preset
     one_of("engine", engine, ("auto", "vllm", "transformers"))
     if chosen.needs_gpu and not torch.cuda.is_available():
-        raise ConfigError("this preset needs an NVIDIA GPU and torch sees none here; --preset cpu runs anywhere")
+        raise ConfigError("this preset needs an NVIDIA GPU and torch sees none here; --preset bisect runs anywhere")
     if chosen.controls and not chosen.imitation:
         raise ConfigError("this preset has controls and no phase of imitation: both start from imitation's weights")
     use_vllm = None if engine == "auto" else engine == "vllm"
@@ -389,7 +389,7 @@ class Speedrun:
         self.dev["evaluations"], self.rl_steps = evaluations(trainer.state.log_history), trainer.state.global_step
         for ended in patience:
             self.dev["flat_at"] = ended.stopped_at  # None where `max_steps` came first
-            end = "max_steps, while the curve rose" if ended.stopped_at is None else "a flat curve on the dev tasks"
+            end = "max_steps, before a flat curve" if ended.stopped_at is None else "a flat curve on the dev tasks"
             self.log(f"RL ended after step {self.rl_steps}, at {end}")
         trainer.save_model()
         trainer.runner.close()  # a thread and an environment for each episode in flight

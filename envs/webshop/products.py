@@ -219,9 +219,9 @@ def read_goal(row: Mapping[str, Any], product: Callable[[str], Product], place: 
     """
     try:
         asked = row["reward_model"]["ground_truth"]
-        if isinstance(asked["attributes"], str):
-            raise TypeError("attributes is a text and no list")
         options: Any = {one["name"]: one["value"] for one in asked["goal_options"]}
+        if isinstance(asked["attributes"], str) or len(options) < len(asked["goal_options"]):
+            raise TypeError("attributes is a text and no list, or two goal_options have one name")
         options = list(options.values()) if all(map(str.isdecimal, options)) else options
         limit = NO_LIMIT if asked["price_upper"] is None else float(asked["price_upper"])
         return goal_of(product(asked["asin"]), asked["instruction"], asked["attributes"], options, limit)
