@@ -60,6 +60,7 @@ _SYSTEM = (
     "/usr/share/perl",
 )
 _SYSTEM_LINKS = ("/bin", "/lib", "/lib64", "/etc/alternatives")
+_PACKAGES = ("*-packages", "ensurepip/_bundled", "python*/*-packages", "python*/ensurepip/_bundled", "*-sdk")
 PYTEST = "/usr/local/lib/pytest"
 """Where commands and tests find pytest, which nobody can change."""
 PYTEST_VARIABLES = {"PATH": f"{PYTEST}/bin:{ENVIRONMENT['PATH']}", "PYTHONPATH": PYTEST}
@@ -323,8 +324,9 @@ def _setup() -> Setup:
     # Separate folders, where the system does not link them into /usr.
     installed |= {path for path in _SYSTEM_LINKS if os.path.isdir(path) and not os.path.islink(path)}
     setup["readable"] = sorted({*setup["readable"], *installed, *setup["pytest"].values()})
-    # The generator of the tasks, and their solutions, lie in the same interpreter.
-    setup["hidden"] = [*setup["hidden"], str(Path(__file__).resolve().parents[1])]
+    # The generator of the tasks lies in the same interpreter, and in any other the package that a task is about.
+    packages = [str(path) for top in setup["readable"] for name in _PACKAGES for path in Path(top).glob(name)]
+    setup["hidden"] = sorted({*setup["hidden"], str(Path(__file__).resolve().parents[1]), *packages})
     return setup
 
 
