@@ -56,13 +56,7 @@ def releases_of(package: str, listed: Sequence[Mapping[str, str]] | None, pairs:
 
 
 def build_package(releases: Sequence[Sequence[Release]], folder: Path, progress: bool, functions: int = 0) -> None:
-    """Make the tasks of a package, a folder each, and report.json with all pairs.
-
-    Args:
-        releases: series of consecutive ones: two of them are a pair.
-        folder: of the tasks.
-        progress: whether each result is printed.
-        functions: so many tasks of one function of the newest release, instead of pairs.
+    """Make the tasks of a package's series of consecutive releases, or `functions` of the newest one, and report.json.
 
     Raises:
         ConfigError: if an archive cannot be fetched or has another checksum, or nothing can be tested here.
@@ -120,11 +114,7 @@ def _tree(release: Release) -> ReleaseTree:
 
 def report_lines(folder: Path, pieces: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each pair of releases that makes no task, with the reason, and the number of tasks."""
-    tasks = 0
-    for path in pieces:
-        read = json.loads((folder / path / REPORT).read_text(encoding="utf-8"))
-        for pair in read["pairs"]:
-            tasks += bool(pair["task"])
-            if not pair["task"]:
-                yield f"no task: {read['package']} {_versions(pair)}: {pair['reason']}"
-    yield f"{tasks} tasks"
+    read = [json.loads((folder / path / REPORT).read_text(encoding="utf-8")) for path in pieces]
+    pairs = [(one["package"], pair) for one in read for pair in one["pairs"]]
+    yield from (f"no task: {name} {_versions(pair)}: {pair['reason']}" for name, pair in pairs if not pair["task"])
+    yield f"{sum(bool(pair['task']) for _, pair in pairs)} tasks"

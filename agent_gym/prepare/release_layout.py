@@ -81,10 +81,8 @@ def _told(files: Mapping[str, bytes]) -> frozenset[str]:
         value: Any = read_toml(files.get("pyproject.toml", b"")).get("tool", {})
         for part in key:
             value = value.get(part) if isinstance(value, dict) else None
-        some = [
-            one.get("include") if isinstance(one, dict) else one
-            for one in (value if isinstance(value, list) else [value])
-        ]
+        listed = value if isinstance(value, list) else [value]
+        some = [one.get("include") if isinstance(one, dict) else one for one in listed]
         told += [one for one in some if isinstance(one, str)]
     inside = re.compile(rf"(?:\./)?(?:(?:{'|'.join(filter(None, _BASES))})/)?(\w+)")
     return frozenset(found[1] for one in told if (found := inside.match(one))) - _NO_PACKAGES

@@ -53,6 +53,13 @@ class Site(NamedTuple):
     function: str
 
 
+def parsed(source: bytes) -> ast.Module:
+    """Return a module, an empty one if it cannot be read."""
+    with suppress(SyntaxError, ValueError, RecursionError):
+        return ast.parse(source)
+    return ast.Module([], [])
+
+
 def sites_of(tree: Mapping[str, bytes], ids: Iterable[str]) -> dict[Site, list[str]]:
     """Return where tests are defined, with the ids of each place: a method may be that of a base class.
 
@@ -62,12 +69,11 @@ def sites_of(tree: Mapping[str, bytes], ids: Iterable[str]) -> dict[Site, list[s
     functions: dict[str, set[str]] = {}
     for file, source in tree.items():
         if file.endswith(".py"):
-            with suppress(SyntaxError, ValueError):
-                module = ast.parse(source)
-                functions[file] = {name for name, _ in _functions(module, "")}
-                for node in module.body:
-                    if isinstance(node, ast.ClassDef):
-                        classes.setdefault(node.name, []).append((file, node))
+            module = parsed(source)
+            functions[file] = {name for name, _ in _functions(module, "")}
+            for node in module.body:
+                if isinstance(node, ast.ClassDef):
+                    classes.setdefault(node.name, []).append((file, node))
 
     def find(file: str, name: str, depth: int = 0) -> Site | None:
         if name in functions.get(file, ()):
@@ -97,25 +103,15 @@ def changes_of(source: bytes, functions: Collection[str]) -> dict[str, list[Chan
         source: of a test file.
         functions: their names, as a `Site` has them.
     """
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return {}
     text = _Text(source)
     found: dict[str, list[Change]] = {}
-    for name, function in _functions(tree, ""):
+    for name, function in _functions(parsed(source), ""):
         if name in functions:
-            changes = [one for one in dict.fromkeys(_changes(text, function)) if _can_be_read(source, one)]
-            found[name] = found.get(name, []) + changes  # of each, where a condition defines one of two
+            found.setdefault(name, [])  # a condition may define one of two
+            for one in dict.fromkeys(_changes(text, function)):
+                if parsed(source[: one.begin] + one.text.encode() + source[one.end :]).body:
+                    found[name].append(one)
     return found
-
-
-def _can_be_read(source: bytes, change: Change) -> bool:
-    try:
-        ast.parse(source[: change.begin] + change.text.encode() + source[change.end :])
-    except (SyntaxError, ValueError):
-        return False
-    return True
 
 
 def _functions(block: ast.AST, place: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:

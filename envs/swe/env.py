@@ -59,8 +59,8 @@ class SweEnv(ToolEnv):
 
     ## Episode end
     `terminated` by `finish`, by a turn without a call, or when the calls have taken `seconds`; `truncated` after
-    `max_turns` turns. Tests run in each case. `is_success` is `outcome`. `info["metrics"]` has `commands`,
-    `failed_commands`, and at the end both shares, and `forged`: a test passed as it is and with another value.
+    `max_turns` turns. In each case tests run, if the package is changed. `is_success` is `outcome`. `info["metrics"]`
+    has `commands`, `failed_commands`, and at the end both shares, and `forged`: a test passed as it is and changed.
 
     ## Arguments
     - `level`: of the instruction: "names" (the changelog's entry and the names of the failing tests), "changelog" (the
