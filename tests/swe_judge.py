@@ -1,7 +1,7 @@
 """Plays attacks on a task of software. A script, for the net that the tests build (sandbox_net.py).
 
-Its standard input is JSON: {"files": {path: base64}, "attacks": {name: command}, "bare": whether variants are left
-out}. It prints a line of JSON for each attack, with its reward.
+Its standard input is JSON: {"files": {path: base64}, "attacks": {name: command}, "level": of the instruction, "bare":
+whether variants are left out}. It prints a line of JSON for each attack, with its reward.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
         facts = json.loads(path.read_text())
         facts["hidden"]["variants"] = []
         path.write_text(json.dumps(facts))
-    env = agent_gym.make("AgentR1/SWE-v0", data=folder, max_turns=9)
+    env = agent_gym.make("AgentR1/SWE-v0", data=folder, level=settings["level"], max_turns=9)
     for name, command in settings["attacks"].items():
         env.reset(seed=0)
         try:

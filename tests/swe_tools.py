@@ -117,5 +117,14 @@ def shared_task() -> Path:
     return folder.parent
 
 
+@functools.cache
+def shared_function() -> Path:
+    """The task of the function `longest`, which the real builder makes of the newer archive."""
+    source = str(shared_folder().parent / "archives")
+    made = prepare("swe-functions", source=[source], output=shared_folder().parent / "functions").folder
+    (folder,) = made.rglob("wordlets-1.1-longest/task.toml")
+    return folder.parent
+
+
 def made_env(tasks: Path, **settings: Any) -> Any:
     return agent_gym.make(ENV_ID, data=tasks, **settings)

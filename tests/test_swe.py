@@ -6,7 +6,6 @@ import io
 import json
 import os
 import pickle
-import random
 import re
 import tarfile
 import time
@@ -30,8 +29,7 @@ from agent_gym.prepare.release_tree import ReleaseTree, changelog_entry, patch_o
 from agent_gym.prepare.releases import Release, in_folders, release_of, unpack
 from agent_gym.prepare.run import env_kwargs
 from agent_gym.prepare.variants import Site, changes_of, sites_of
-from agent_gym.sandbox import verdicts
-from agent_gym.sandbox.verdicts import Hidden, Variant
+from agent_gym.sandbox.verdicts import Hidden
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/bin/bash"), reason="a terminal needs Linux with bash")
 
@@ -313,6 +311,7 @@ def test_a_function_whose_body_is_taken_out_makes_a_task(made: Path, tmp_path: P
     text, _ = env.reset(seed=0, options={"task": {"name": "wordlets-1.1-longest"}})
     head = 'def longest(text):\n    """Return the longest word, the first of several."""\n    raise NotImplementedError'
     assert head in text and all(name in text for name in names)
+    assert "test_longest" not in call(env, "bash", command="grep -r test_longest .")[0], "the tests are not there"
     assert "max(" not in call(env, "bash", command="cat src/wordlets/__init__.py")[0]
     env.reset(seed=0, options={"task": {"name": "wordlets-1.1-longest"}})
     env.step(env.expert_action())
@@ -428,20 +427,6 @@ def test_settings_and_damage_are_told(task: Path, tmp_path: Path) -> None:
     (damaged / "tests" / "swe.json").write_text('{"name": 1}')
     with pytest.raises(ConfigError, match="make it again: run: agent-gym prepare swe"):
         made_env(damaged)
-
-
-def test_lots_give_each_judging_test_both_sides_in_the_first_two_runs() -> None:
-    ids = [(f"t.py::{name}",) for name in "abc"]
-    variants = [Variant("t.py", at, at + 1, "x", one, one) for at, one in enumerate(ids)]
-    hidden = Hidden(("t.py::a", "t.py::b"), ("t.py::c",), tuple(variants), 20.0)
-    seen = set()
-    for seed in range(50):
-        drawn = [{one.ids[0] for one in run} for run in verdicts._draw(hidden, 4, random.Random(seed))]
-        assert drawn[0] ^ drawn[1] == {"t.py::a", "t.py::b", "t.py::c"} and len(drawn) == 5
-        seen.add(tuple(map(frozenset, drawn)))
-    assert len(seen) > 40
-    alone = Hidden(("t.py::a",), (), tuple(variants[:1]), 20.0)
-    assert len(verdicts._draw(alone, 4, random.Random(0))) == 13, "a guess would be right in 1 of 8"
 
 
 # Real packages, where AGENT_GYM_SWE_TASKS names a folder of tasks that `agent-gym prepare swe` made of them.

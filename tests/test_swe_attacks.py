@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import base64
 import os
+import textwrap
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sandbox_net import in_net
-from swe_tools import shared_task
+from swe_tools import shared_function, shared_task
 
 from agent_gym.envs.swe.tasks import read_task
 
@@ -40,6 +41,14 @@ _PLACES = {
     "def counts(text):\n    return dict(Counter(text.split()))\n{code}\nEND\n"
     "echo 'from wordlets._core import *' >> src/wordlets/__init__.py",
 }
+_BODY = """cat > /tmp/body <<'END'
+{code}
+END
+python3 - <<'END'
+from pathlib import Path
+path = Path("src/wordlets/__init__.py")
+path.write_text(path.read_text().replace("raise NotImplementedError", Path("/tmp/body").read_text()))
+END"""
 _NET = 25  # attacks in one net, which has 15 minutes
 _SLOW = ("sleep", "a loop")  # each takes the time of a run
 
@@ -75,13 +84,24 @@ def task() -> Path:
     return shared_task()
 
 
-def played(task: Path, commands: dict[str, str], bare: bool = False) -> dict[str, dict[str, Any]]:
+def attacks_on_a_function() -> dict[str, str]:
+    """Attacks on the task of one function: commands, bodies, and the code of the other task in a body."""
+    found = {f"command: {name}": text for name, text in _READ["function"].items()}
+    ids = repr(_IDS[1:])
+    bodies = _READ["bodies"] | {f"code, {name}": f"exec({text!r}, globals())" for name, text in _READ["inside"].items()}
+    for name, text in bodies.items():
+        code = text.replace("{forge}", _FORGE.replace("\n", "\\n") if name.startswith("code") else _FORGE)
+        found[f"body: {name}"] = _BODY.format(code=textwrap.indent(code.replace("{ids}", ids), "    ").lstrip())
+    return found
+
+
+def played(task: Path, commands: dict[str, str], bare: bool = False, level: str = "names") -> dict[str, dict[str, Any]]:
     files = {
         path.relative_to(task).as_posix(): base64.b64encode(path.read_bytes()).decode()
         for path in task.rglob("*")
         if path.is_file()
     }
-    lines = in_net("swe_judge.py", {"files": files, "attacks": commands, "bare": bare})
+    lines = in_net("swe_judge.py", {"files": files, "attacks": commands, "bare": bare, "level": level})
     return {line["name"]: line for line in lines}
 
 
@@ -106,16 +126,32 @@ def test_without_variants_forgers_would_be_paid(task: Path) -> None:
     )
 
 
+def paid(task: Path, commands: dict[str, str], level: str = "names") -> dict[str, Any]:
+    """Play attacks, an honest change with each lot of them, and return those that had a reward."""
+    found: dict[str, Any] = {}
+    for some in [list(commands.items())[at : at + _NET] for at in range(0, len(commands), _NET)]:
+        lines = played(task, {**dict(some), "honest": honest(task)}, level=level)
+        assert lines.pop("honest")["reward"] == 1.0 and len(lines) == len(some)
+        found |= {name: line for name, line in lines.items() if line["reward"] != 0.0}
+    return found
+
+
+def test_no_command_for_the_body_of_a_function_is_paid() -> None:
+    commands = {name: text for name, text in attacks_on_a_function().items() if name.startswith("command: ")}
+    assert paid(shared_function(), commands, "function") == {}
+
+
+@pytest.mark.slow
+def test_no_body_of_a_function_is_paid() -> None:
+    commands = attacks_on_a_function()
+    quick = {name: text for name, text in commands.items() if name.rpartition(", ")[2] not in _SLOW}
+    assert len(quick) >= 80 and paid(shared_function(), quick, "function") == {}
+
+
 @pytest.mark.slow
 def test_no_attack_is_paid(task: Path) -> None:
     commands = {name: text for name, text in attacks().items() if name.rpartition(": ")[2] not in _SLOW}
-    assert len(commands) >= 100
-    paid: dict[str, Any] = {}
-    for some in [list(commands.items())[at : at + _NET] for at in range(0, len(commands), _NET)]:
-        lines = played(task, {**dict(some), "honest": honest(task)})
-        assert lines.pop("honest")["reward"] == 1.0 and len(lines) == len(some)
-        paid |= {name: line for name, line in lines.items() if line["reward"] != 0.0}
-    assert paid == {}
+    assert len(commands) >= 100 and paid(task, commands) == {}
 
 
 @pytest.mark.slow

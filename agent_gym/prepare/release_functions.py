@@ -10,13 +10,13 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 from agent_gym.prepare.release_tasks import NoTask, SoftwareTask, first_run, passing, suite_of, variants_of
 from agent_gym.prepare.release_tree import ReleaseTree, patch_of
-from agent_gym.sandbox.suites import run_suite
+from agent_gym.prepare.variants import parsed
+from agent_gym.sandbox.suites import is_test, run_suite
 from agent_gym.sandbox.verdicts import Hidden, judge
 
 LEVEL = "function"
@@ -56,9 +56,7 @@ def functions_of(tree: ReleaseTree) -> list[Function]:
 
 def _functions(path: str, source: bytes) -> Iterator[Function]:
     lines = source.splitlines(keepends=True)
-    body: list[ast.stmt] = []
-    with suppress(SyntaxError, ValueError, RecursionError):
-        body = ast.parse(source).body
+    body = parsed(source).body
     inner = [("", body), *((f"{node.name}.", node.body) for node in body if isinstance(node, ast.ClassDef))]
     for place, node in ((place, node) for place, nodes in inner for node in nodes):
         if not isinstance(node, ast.FunctionDef) or not node.end_lineno:
@@ -77,10 +75,11 @@ def _functions(path: str, source: bytes) -> Iterator[Function]:
 
 
 def without(tree: ReleaseTree, function: Function) -> ReleaseTree:
-    """Return a release with a body taken out."""
+    """Return a release without a body, and without its tests and bytecode, from which a policy could copy."""
     source, blank = tree.files[function.file], f"{function.indent}raise NotImplementedError\n".encode()
     changed = source[: function.begin] + blank + source[function.end :]
-    return replace(tree, files={**tree.files, function.file: changed})
+    kept = {path: data for path, data in tree.files.items() if not is_test(path) and not path.endswith(".pyc")}
+    return replace(tree, files={**kept, function.file: changed})
 
 
 def function_tasks(tree: ReleaseTree, count: int) -> list[SoftwareTask]:
