@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import http.server
 import os
+import pickle
+import random
 import signal
 import sys
 import threading
@@ -150,9 +153,10 @@ def test_the_last_turn_costs_as_a_page_that_ran_out_of_time(folder: Path) -> Non
 def test_environments_share_a_browser_which_ends_with_the_last(folder: Path, tmp_path: Path) -> None:
     program = tmp_path / "chromium"  # of another name, which no other test uses
     program.symlink_to(needs_browser())
-    some = [made(folder, browser=program) for _ in range(3)]
+    some, before = [made(folder, browser=program) for _ in range(3)], random.getstate()
     for env in some:
         env.reset(seed=0)
+    assert random.getstate() == before, "playwright names its calls by draws from the global generator"
     first = some[0]._tab.chromium
     assert {env._tab.chromium for env in some} == {first}
     number = process_id(first)
@@ -162,6 +166,13 @@ def test_environments_share_a_browser_which_ends_with_the_last(folder: Path, tmp
     assert not first.alive
     with pytest.raises(ProcessLookupError):
         os.kill(number, 0)
+
+
+@pytest.mark.parametrize("clone", [copy.deepcopy, pickle.dumps])
+def test_a_page_in_a_browser_is_not_copied(env: Any, clone: Any) -> None:
+    env.reset(seed=0)
+    with pytest.raises(TypeError, match="a page in a browser cannot be copied"):
+        clone(env.unwrapped)
 
 
 def test_a_dead_browser_fails_its_episodes_and_is_started_again(folder: Path) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import mimetypes
 import os
+import random
 import shutil
 import threading
 import weakref
@@ -86,7 +87,10 @@ class Chromium:
     async def _launch(self, program: str) -> None:
         from playwright.async_api import async_playwright
 
-        self._driver = await async_playwright().start()
+        before, starting = random.getstate(), asyncio.ensure_future(async_playwright().start())
+        await asyncio.sleep(0)  # until it first waits: by then it has drawn from the global generator
+        random.setstate(before)
+        self._driver = await starting
         self.browser = await self._driver.chromium.launch(executable_path=program, args=_SWITCHES)
 
     @property
@@ -175,6 +179,9 @@ class Tab:
             _leave(self.chromium, None)
             raise
         self.close = weakref.finalize(self, _leave, self.chromium, self._context)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a page in a browser cannot be copied")
 
     async def _make(self) -> tuple[Any, Any]:
         context = await self.chromium.browser.new_context(

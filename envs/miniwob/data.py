@@ -53,9 +53,7 @@ class Tasks(Sequence[Mapping[str, Any]]):
         return len(self.pages) * self.seeds
 
     def __getitem__(self, index: Any) -> Any:
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        seed, page = divmod(index % len(self), len(self.pages))
+        seed, page = divmod(range(len(self))[index], len(self.pages))
         return {"page": self.pages[page], "seed": self.first + seed}
 
 

