@@ -6,9 +6,10 @@ A run names a task set by the name of a module that exports one, at the top leve
     from agent_gym.contrib.verifiers import AgentGymEnv, AgentGymTaskset
     __all__ = ["AgentGymEnv", "AgentGymTaskset"]
 
-and `--env.taskset.id my_gsm8k --env.taskset.env-id AgentR1/GSM8K-v0 --env.player.harness.id null` runs it. The world's
-answers are user messages; calls are text in the environment's own format, which the prompt describes. Other harnesses
-than `null` bring their own tools, of which the environment knows nothing.
+and `vf-eval --env.taskset.id my_gsm8k --env.taskset.env-id AgentR1/GSM8K-v0 --env.player.harness.id null` runs it, with
+`--env.player.runtime.type subprocess` on this machine. The world's answers are user messages; calls are text in the
+environment's own format, which the prompt describes. Other harnesses than `null` bring their own tools, of which the
+environment knows nothing.
 """
 
 from __future__ import annotations
