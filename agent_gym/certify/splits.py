@@ -23,7 +23,7 @@ _Content = tuple[str, int, str, list[str]]  # split, index, gold answer, words
 def splits(subject: Subject) -> Record:
     """Tasks of evaluation splits that occur twice, or in training: by the policy's view, and by content."""
     env, seen, shares = subject.env, dict[Any, tuple[str, int, str]](), dict[str, float]()
-    found, content, looked = dict[str, list[str]](), list[_Content](), list[Any]()
+    found, content, looked, part = dict[str, list[str]](), list[_Content](), list[Any](), list[str]()
     if len(subject.splits) == 1:
         raise SkippedCheck(f"there is one split only, {subject.held_out}: nothing is held out")
     first = [(subject.held_out, index) for index in subject.some(subject.held_out, 5, 5)]
@@ -35,7 +35,8 @@ def splits(subject: Subject) -> Record:
         looked += [env.tasks[split]] if split != "train" else []
         again = found[f"repeated in {split}"] = []
         tasks = subject.some(split, 20_000 if split == "train" else 2_000, 3_000 if split == "train" else 1_000)
-        for index in tasks:
+        before = len(content)
+        for index in subject.in_time(tasks):
             ((_, info),) = subject.trace(env, (), (split, index))
             text = text_of(info["messages"][-1]["content"])
             shown = hash((plain(text), *(image.digest for image in images_of(info["messages"]))))
@@ -46,14 +47,16 @@ def splits(subject: Subject) -> Record:
             if other != (split, index) and split != "train" and _alike(subject, (split, index), other):
                 but = "" if same == text else " but for case, spaces and stops"
                 again.append(f"{split}/{index} shows what {other[0]}/{other[1]} shows{but}: {text}")
-        shares[split] = 1 / len(tasks)
+        shares[split] = 1 / (count := len(content) - before)
+        part += [f"{count:,} of {len(tasks):,} tasks of {split}"] if count < len(tasks) else []
         if split != "train":
             found[f"restated from train in {split}"] = []
     for (split, source), pairs in _restated(content).items():
         found[f"restated from {source} in {split}"] = pairs
     numbers = {name: len(one) * shares[name.rpartition(" ")[2]] for name, one in found.items()}
     problems = [one for name, some in found.items() if numbers[name] > OVERLAP for one in some]
-    return judged("splits", "evaluation repeats no task of its own or of training", problems, numbers)
+    text = "evaluation repeats no task of its own or of training" + (f", by {', '.join(part)}" if part else "")
+    return judged("splits", text, problems, numbers)
 
 
 def plain(text: str) -> str:

@@ -109,7 +109,8 @@ def brought(path: Path, opened: Sequence[Path]) -> Brought:
     changed: list[tuple[ast.Constant, str]] = []
     fixed, relative_already = _unchangeable(tree), _beside_itself(tree)
     for node, opens in _texts(tree):
-        found = _named(str(node.value), bases, opens) if opens or not _is_word(str(node.value)) else None
+        text = str(node.value)  # where nothing opens it, it needs a dot or a slash to be the name of a file
+        found = _named(text, bases, opens) if opens or re.search(r"[./]", text) else None
         if found is None or found[0] == path.resolve():
             continue
         place, relative = found
@@ -186,11 +187,6 @@ def calls_of(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the calls that a row names for the expert: `call`, or `calls` in their order."""
     named = row.get("calls", row.get("call"))
     return [call for call in (named if isinstance(named, list) else [named]) if isinstance(call, Mapping)]
-
-
-def _is_word(text: str) -> bool:
-    """Whether a text could be anything: only with a dot or a slash in it is it taken for the name of a file."""
-    return not re.search(r"[./]", text)
 
 
 def _named(text: str, bases: Sequence[Path], opens: bool) -> tuple[Path, str | None] | None:
