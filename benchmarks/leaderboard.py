@@ -37,7 +37,7 @@ from agent_gym.certify.record import script_turns
 from agent_gym.chat import ChatRenderer
 from agent_gym.cli.engine import SCRIPTS, build, load_tokenizer, scripted
 from agent_gym.cli.main import main as agent_gym
-from agent_gym.errors import ConfigError
+from agent_gym.errors import ConfigError, described
 from agent_gym.evaluate import EpisodeFile, make_specs
 from agent_gym.evaluate.cards import CARD_VERSION, describe_model, read_cards, run_specs
 from agent_gym.evaluate.panels import Panel, look, read_panel
@@ -138,7 +138,7 @@ def panel_of(name: str) -> Panel:
     env_id, cell, file = env_id_of(name), CELLS[name], HISTORY / f"{name}.panel.json"
     whole = read_panel(name.partition(".")[2], env_id)
     chosen = sorted(sorted((index for index, *_ in whole.tasks), key=derive_seed)[: cell.tasks])
-    if file.is_file() and [index for index, *_ in read_panel(str(file), env_id).tasks] == chosen:
+    if file.is_file() and [*read_panel(str(file), env_id).tasks] == [one for one in whole.tasks if one[0] in chosen]:
         return read_panel(str(file), env_id)
     kwargs = kwargs_of(cell)
     file.unlink(missing_ok=True)
@@ -262,13 +262,19 @@ def write_page() -> None:
 
 
 def script_policy(path: str, tokenizer: Any) -> ScriptedPolicy:
-    """Return a policy that plays a script of tests/attacks; it says nothing more when the script has ended."""
+    """Return a policy that plays a script of tests/attacks; it says nothing more when the script has ended.
+
+    Its `ConfigError` where the script raises names the script, and `play` takes the next cell.
+    """
     attack, turns = load_script(path), dict[int, Iterator[str]]()
 
     def write(episode: Any) -> str:
         if not episode.steps:
             turns[id(episode)] = script_turns(episode.env.unwrapped, attack)
-        return next(turns[id(episode)], "")
+        try:
+            return next(turns[id(episode)], "")
+        except Exception as error:
+            raise ConfigError(f"the script {path} raised {described(error)}") from error
 
     return ScriptedPolicy(write, ChatRenderer.of(tokenizer).encode_action)
 

@@ -76,6 +76,26 @@ def test_a_record_is_of_the_first_tasks_of_its_panel(name: str) -> None:
         assert card["decoding"]["temperature"] == 0 and card["tokens"]["sampled"] > 0
 
 
+def test_a_script_that_raises_is_named_and_the_next_cell_is_played(
+    tiny_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text("def attack(opening):\n    yield from {}['page']\n")
+    cells = ["Sums-v0.test", "Bandit-v0.test"]
+    env_ids = [leaderboard.env_id_of(name) for name in cells]
+    monkeypatch.setattr(leaderboard, "MODEL", tiny_model)
+    monkeypatch.setattr(leaderboard, "HISTORY", tmp_path)
+    monkeypatch.setattr(leaderboard, "CELLS", {name: leaderboard.Cell(2) for name in cells})
+    monkeypatch.setattr(leaderboard.baselines, "SCRIPTS", dict.fromkeys(env_ids, script))
+    leaderboard.play(cells, ["script", "random"], tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert f"Sums-v0.test, script: left out: the script {script} raised KeyError: 'page'" in lines
+    assert [line.partition(":")[0] for line in lines] == [
+        f"{name}, {who}" for name in cells for who in ("script", "random")
+    ]
+    assert all((tmp_path / f"{name}.card.json").is_file() for name in cells)
+
+
 def test_a_cell_is_repeated_by_one_command(tiny_model: str, tmp_path: Path) -> None:
     words = leaderboard.command("Bandit-v0.test").split()
     assert words[:2] == ["agent-gym", "eval"] and words[-2] == "--output"
