@@ -106,7 +106,7 @@ def run_checks(subject: Subject, checks: Sequence[str]) -> Iterator[Record]:
     """
     here, there = Pipe()
     left = list(checks)
-    with tempfile.TemporaryDirectory(prefix="certify-") as folder:
+    with tempfile.TemporaryDirectory(prefix="certify-", ignore_cleanup_errors=True) as folder:
         code = f"import sys; sys.path[:] = {sys.path!r}; from agent_gym.certify import main; "
         command = [sys.executable, "-c", code + f"main({there.fileno()})"]
         environment = {**os.environ, "TMPDIR": folder}

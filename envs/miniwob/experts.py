@@ -117,7 +117,7 @@ class PageRules:
     def complete(self) -> list[Call]:
         (start, *end), typed = self.quoted, str(self.fields[0].value)
         fits = [one for one in self.elements if one.name.startswith(start) and one.name.endswith(end[0] if end else "")]
-        if len(typed) > len(start):
+        if len(typed) > len(start) or (self.turn > 1 and not fits):  # nothing is left to choose from
             return self.submit()
         return _click(fits[0]) if fits else _type(self.fields[0], start)
 

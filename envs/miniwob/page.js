@@ -60,9 +60,12 @@
     TH: "cell", CANVAS: "canvas" };
   const INPUTS = { text: "textbox", password: "textbox", checkbox: "checkbox", radio: "radio", submit: "button",
     button: "button", range: "slider", number: "spinbutton", search: "textbox" };
+  // CSS has two names for some; the page is described with the one that its instruction uses.
   const COLORS = { "0,0,0": "black", "255,255,255": "white", "255,0,0": "red", "0,128,0": "green", "0,255,0": "lime",
     "0,0,255": "blue", "255,255,0": "yellow", "255,165,0": "orange", "128,0,128": "purple", "255,192,203": "pink",
-    "128,128,128": "grey", "0,255,255": "cyan", "255,0,255": "magenta", "165,42,42": "brown", "238,130,238": "violet" };
+    "128,128,128": "grey gray", "0,255,255": "cyan aqua", "255,0,255": "magenta fuchsia", "165,42,42": "brown",
+    "238,130,238": "violet", "128,128,0": "olive", "128,0,0": "maroon", "0,0,128": "navy", "192,192,192": "silver",
+    "0,128,128": "teal", "255,215,0": "gold" };
   let numbers = new Map(), elements = [];
 
   const clean = (text) => (text || "").replace(/\s+/g, " ").trim();
@@ -95,7 +98,8 @@
     const parts = (value.match(/[\d.]+/g) || []).map(Number);
     if (parts.length < 3 || parts[3] === 0) return "";
     const triple = parts.slice(0, 3).join(",");
-    return COLORS[triple] || `rgb(${triple})`;
+    const names = (COLORS[triple] || `rgb(${triple})`).split(" "), query = document.getElementById("query");
+    return names.find((name) => query && query.textContent.includes(name)) || names[0];
   };
   function nameOf(element) {
     const label = element.labels && element.labels.length ? element.labels[0].textContent : "";
