@@ -139,10 +139,12 @@ def test_it_names_what_is_wrong(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert "no stage 'engin'; did you mean engine" in complaint(capsys, "doctor", "--cpu", "--only", "engin")
 
 
+@pytest.mark.parametrize("engine", ["vllm", None])
 def test_without_a_gpu_it_says_which_presets_this_machine_trains(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str | None
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(laptop, "find_spec", lambda name: engine)
     monkeypatch.setenv("AGENT_GYM_CACHE", str(tmp_path))  # without a prepared model
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()

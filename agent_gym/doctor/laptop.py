@@ -71,7 +71,7 @@ def report() -> Sequence[str]:
     lines = [
         f"no GPU; {count} CPU core{'s' * (count > 1)}; {memory.available / 2**30:.0f} of "
         f"{memory.total / 2**30:.0f} GiB of memory free; {', '.join(names)}",
-        *([] if find_spec("vllm") else [f"without vLLM rollouts are slower; to install it: {install_command('vllm')}"]),
+        *([] if find_spec("vllm") else ["without vLLM rollouts are slower; to install it:", install_command("vllm")]),
         f"One core takes {factor:.1f} times as long as a core of the reference machine.",
         f"Minutes with all controls, on {CORES} such cores with nothing else running:",
         "",
