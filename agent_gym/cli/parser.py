@@ -51,8 +51,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            near = nearest(str(value), map(str, action.choices))
-            raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {near}")
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {nearest(str(value), action.choices)}")
 
     def group(self, title: str | None = None) -> Flag:
         """Return a function that adds flags, under a separate title if one is given.
@@ -317,16 +316,17 @@ def as_text(value: Any) -> str:
     return str(value) if isinstance(value, str | date) else json.dumps(value, default=str)
 
 
-_LISTED = 60  # names; the trainers' commands have hundreds
+_LISTED = (60, 15)  # names in a line: if none is near, and if one is; the trainers' commands have hundreds
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Name the known words that are near, or all of them, unless they are too many for a line."""
-    names = list(dict.fromkeys(name[:2] + name[2:].replace("-", "_") for name in known))
+def nearest(word: str, known: Iterable[Any]) -> str:
+    """Name the known words that are near, and all of them, unless they are too many for a line."""
+    names = list(dict.fromkeys(name[:2] + name[2:].replace("-", "_") for name in map(str, known)))
     near = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
-    if near:
-        return f"did you mean {', '.join(near)}?"
-    return f"known: {', '.join(names)}" if len(names) <= _LISTED else f"--help lists the {len(names)} known ones"
+    found = [f"did you mean {', '.join(near)}?"] if near else []
+    if len(names) <= _LISTED[bool(near)]:
+        found.append(f"known: {', '.join(names)}")
+    return " ".join(found) or f"--help lists the {len(names)} known ones"
 
 
 def one_line(error: BaseException) -> str:
