@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import gymnasium
@@ -9,7 +10,7 @@ import gymnasium
 from agent_gym.env import Reply
 from agent_gym.envs.bargain.env import BargainEnv
 from agent_gym.envs.bisect import BisectEnv
-from agent_gym.envs.ragen.bandit import BanditEnv
+from agent_gym.envs.ragen.bandit import CAUTION, BanditEnv
 from agent_gym.envs.ragen.embedded.trades import TRADES
 
 LUCK = 0.5
@@ -24,11 +25,18 @@ class LuckyBandit(BanditEnv):
     Args:
         chances: how often the risky arm and the steady one pay.
         pays: how much they pay then.
+        order: the seed that shuffles the training tasks, each of them once; None repeats them ten times, unshuffled.
+        better: which arm is the better one, "risky" or "steady".
         kwargs: those of `BanditEnv`.
     """
 
     def __init__(
-        self, chances: tuple[float, float] = (0.25, 1.0), pays: tuple[float, float] = (1.0, 0.1), **kwargs: Any
+        self,
+        chances: tuple[float, float] = (0.25, 1.0),
+        pays: tuple[float, float] = (1.0, 0.1),
+        order: int | None = None,
+        better: str = "risky",
+        **kwargs: Any,
     ) -> None:
         self.chances, self.pays = chances, pays
         steady, risky = (names.split() for names in TRADES["train"])
@@ -36,8 +44,11 @@ class LuckyBandit(BanditEnv):
         for i, a in enumerate(steady):
             for j, b in enumerate(risky):
                 name = {0: "test", 1: "validation"}.get((i + j) % 5, "train")
-                splits[name] += [{"arms": [a, b], "risky": b}, {"arms": [b, a], "risky": b}]
-        splits["train"] *= 10
+                splits[name] += [{"arms": arms, "risky": b if better == "risky" else a} for arms in ([a, b], [b, a])]
+        if order is None:
+            splits["train"] *= 10
+        else:
+            random.Random(order).shuffle(splits["train"])
         super().__init__(**kwargs)
         self.tasks = splits
 
@@ -58,31 +69,48 @@ class LuckyBandit(BanditEnv):
         return {"points": points, "better": float(better)}, points > 0
 
 
-class LongBandit(LuckyBandit):
-    """`LuckyBandit` for 20 turns with a fresh pair in each, which pays once, at the end: the share of better pulls.
+class Corridor(LuckyBandit):
+    """Eight rooms with two doors each, named after trades: one leads on, the other back to the room before.
 
-    Success is a better pull in at least three of four turns, in all splits.
+    The last room pays 1, and nothing else pays. The door that leads on is the steady trade in three of four pairs, by
+    its place among the steady ones, else the risky trade. The player who is imitated takes the steady one in seven of
+    ten turns. Each turn has another pair, which members of a group have in common.
     """
 
-    TURNS = 20
+    ROOMS, TURNS = 8, 20
     one_turn = False
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"max_turns": self.TURNS, **kwargs})
 
     def start(self, task: Any) -> None:
-        self._hits, tasks = 0, self.tasks[self.task_id.split("/")[0]]
-        self._order = [task, *(tasks[i] for i in self.np_random.integers(len(tasks), size=self.TURNS - 1))]
-        super().start(task)
+        tasks = self.tasks[self.task_id.split("/")[0]]
+        self._pairs = [task, *(tasks[i] for i in self.np_random.integers(len(tasks), size=self.TURNS - 1))]
+        self._enter(0, 0)
+
+    def _enter(self, room: int, turn: int) -> None:
+        super().start(self._pairs[turn])
+        self._room, risky = room, int(self._better)
+        self._steady = str(3 - risky)
+        if TRADES["train"][0].split().index(self.shown[2 - risky]) % 4 != 3:
+            self._better = self._steady
+
+    def view(self) -> str:
+        return f"{self._room}. {super().view()}"
 
     def act(self, action: str) -> tuple[dict[str, float], bool | None]:
         better = action == self._better
-        self._hits += better
-        if self.played < self.TURNS:
-            super().start(self._order[self.played])
-            return {"points": 0.0, "better": float(better)}, None
-        share = self._hits / self.TURNS
-        return {"points": share, "better": float(better)}, share >= 0.75
+        out = better and self._room + 1 == self.ROOMS
+        ended = out or self.played >= self.TURNS
+        if not ended:
+            self._enter(self._room + 1 if better else max(0, self._room - 1), self.played)
+        return {"points": float(out), "better": float(better)}, out if ended else None
+
+    def expert_action(self, style: str = "default") -> str:
+        if style == "default":
+            return self.write([self._better])
+        self.check_style(style, ("default", "cautious"))
+        return self.write([self._steady if self.np_random.random() < CAUTION else str(3 - int(self._steady))])
 
 
 class LuckyBisect(BisectEnv):
@@ -125,7 +153,7 @@ class WordyBisect(BisectEnv):
 
 
 _WORLDS = {"LuckyBandit-v0": LuckyBandit, "LuckyBisect-v0": LuckyBisect, "AnyDeal-v0": AnyDeal}
-_WORLDS |= {"WordyBisect-v0": WordyBisect, "LongBandit-v0": LongBandit}
+_WORLDS |= {"WordyBisect-v0": WordyBisect, "Corridor-v0": Corridor}
 for _name, _kind in _WORLDS.items():
     if _name not in gymnasium.registry:
         gymnasium.register(_name, entry_point=_kind)

@@ -7,7 +7,7 @@
               one always pays 0.1; the start has imitated a player who takes the steady one in seven of ten
     noisy     the risky arm pays 1 in 0.8 of the pulls, the other one in 0.6
     deals     the preset `bargain`, in which any deal is a success; its reward is the share of the pool that one gets
-    long      20 pulls an episode, paid once at its end by the share of better pulls; success is three of four
+    long      a corridor of 8 rooms with two doors each, 20 turns: the last room pays 1, a wrong door leads back
     bisect    the preset `bisect`, in which half of the failed searches are paid like those that find the commit
 
 What a training episode pays is its reward, and its success is any payment. Validation and test have no luck: success
@@ -44,10 +44,10 @@ ARMS: dict[str, dict[str, Any]] = {
     "grpo": {},
     "dr_grpo": {"scale_rewards": "none"},
     "ppo": {},
-    "step_gae": {"advantage_estimator": "step_gae", "step_lam": 0.95, **STEPS},
+    "step_gae": {"advantage_estimator": "step_gae", "step_lam": 0.95, "step_gamma": 0.95, **STEPS},
     "starpo_s": {"advantage_estimator": "bilevel_gae", "num_generations": 8, "keep_groups": 0.5, "step_lam": 0.95},
     "rloo": {"advantage_estimator": "rloo"},
-    "gigpo": {"advantage_estimator": "gigpo"},
+    "gigpo": {"advantage_estimator": "gigpo", "step_gamma": 0.95},
     "reinforce": {"advantage_estimator": "reinforce"},
     "reinforce_pp": {"advantage_estimator": "reinforce_pp"},
     "reinforce_pp_baseline": {"advantage_estimator": "reinforce_pp_baseline"},
@@ -94,7 +94,7 @@ def main() -> None:
 
 def preset_of(world: str, arm: str, rate: float | None, start: Path | None) -> Any:
     """Return the preset of a world with an arm's algorithm, from a model that has imitated; None to imitate."""
-    from _luck_worlds import LongBandit
+    from _luck_worlds import Corridor
 
     from agent_gym.speedrun.presets import PRESETS, trained_by
 
@@ -109,16 +109,17 @@ def preset_of(world: str, arm: str, rate: float | None, start: Path | None) -> A
 
         names = " ".join(TRADES["train"]).split()
         frames = [*names, "1: ", ", 2: ", "<answer>", "</answer>", "1", "2"]
-        steps, turns = (300, LongBandit.TURNS) if world == "long" else (2400, 1)  # of imitation, in an episode
+        steps, turns = (300, Corridor.TURNS) if world == "long" else (2400, 1)  # of imitation, in an episode
         decay = {**base.imitation[0].settings["lr_scheduler_kwargs"], "num_decay_steps": steps // 6}
         copied = {**base.imitation[0].settings, "learning_rate": 2e-3, "lr_scheduler_kwargs": decay}
         phase = replace(base.imitation[0], steps=steps, episodes=2 * steps, styles={"cautious": 1.0}, settings=copied)
-        changed = {"max_steps": 240, "max_turn_tokens": 8, "max_episode_tokens": 64 * turns, "eval_steps": 20}
-        if world == "long":  # rollouts of 64 episodes
-            changed |= {"max_steps": 160, "per_device_train_batch_size": 16, "micro_batch_size": 16}
+        changed = {"max_steps": 240, "max_turn_tokens": 8, "max_episode_tokens": max(64, 24 * turns), "eval_steps": 20}
+        if world == "long":
+            # Rollouts of 128 episodes; after 160 updates all arms of seed 0 had the same success.
+            changed |= {"max_steps": 80, "per_device_train_batch_size": 32, "learning_rate": 5e-4}
         made = replace(
             base,
-            env_id=f"_luck_worlds:{'LongBandit' if world == 'long' else 'LuckyBandit'}-v0",
+            env_id=f"_luck_worlds:{'Corridor' if world == 'long' else 'LuckyBandit'}-v0",
             env_kwargs={"system_prompt": "", **WORLDS.get(world, {})},
             tiny={"width": 64, "vocab_size": 420, "frames": frames},
             imitation=(phase,),
@@ -151,10 +152,15 @@ def run(world: str, seed: int, arm: str, out: Path, rate: float | None) -> None:
     file = HISTORY / f"{name}.json" if rate is None else folder / "found.json"
     if file.is_file():
         return
-    kind = world if world in ("bisect", "deals", "long") else "bandit"
+    kind = world if world in ("bisect", "deals") else "bandit"
     imitated = out / f"start.{kind}.seed{seed}"
     if not (imitated / "results.json").is_file():
-        run_speedrun(preset_of(world, arm, rate, None), seed, imitated)
+        run_speedrun(preset_of("ragen" if kind == "bandit" else world, arm, rate, None), seed, imitated)
+    if world == "long":  # who knows the trades walks the corridor
+        known, imitated = imitated, out / f"start.long.seed{seed}"
+        if not (imitated / "results.json").is_file():
+            begun = replace(preset_of(world, arm, rate, None), model=str(known / "sft"), tiny={})
+            run_speedrun(begun, seed, imitated)
     begin, cpu = time.perf_counter(), time.process_time()
     found = run_speedrun(preset_of(world, arm, rate, imitated / "sft"), seed, folder)
     found |= {"preset": world, "arm": arm, "facts": _common.provenance(PACKAGES)}
