@@ -20,6 +20,7 @@ from swe_tools import ENV_ID, made_env, release_files, shared_folder, shared_tas
 
 import agent_gym
 from agent_gym.cli.main import main
+from agent_gym.cli.prepare import _packages
 from agent_gym.envs.swe.judging import counts
 from agent_gym.envs.swe.tasks import read_task
 from agent_gym.errors import ConfigError
@@ -293,6 +294,8 @@ except ImportError:
 
 
 def test_options_that_mean_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"package{number}" for number in range(100)]  # longer than the name of a file may be
+    assert _packages(",".join(names)) == tuple(names)
     assert main(["prepare", "gsm8k", "--packages", "tomlkit"]) == 2
     assert "gsm8k is made of no packages" in capsys.readouterr().err
     write_archive(tmp_path, "1.0", {"a.py": ""})

@@ -79,7 +79,7 @@ def _print_in_any_encoding() -> None:
 _CURES = {
     **dict.fromkeys(DISK_FULL, "make room"),
     errno.EIO: "the disk may be damaged, or its server lost",
-    errno.EROFS: "name another place",
+    **dict.fromkeys((errno.EROFS, errno.ENAMETOOLONG), "name another place"),
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "raise the machine's limit of open files (fs.file-max)",
     errno.ENOMEM: "give less work at once, or a machine or a limit with more memory",

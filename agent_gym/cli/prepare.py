@@ -86,7 +86,8 @@ def prepare(argv: Sequence[str]) -> int:
 
 def _packages(text: str) -> tuple[str, ...]:
     path = Path(text).expanduser()
-    words = path.read_text(encoding="utf-8").splitlines() if path.is_file() else text.split(",")
+    there = os.path.isfile(path)  # which a long list is not: pathlib would raise
+    words = path.read_text(encoding="utf-8").splitlines() if there else text.split(",")
     names = tuple(name for word in words if (name := word.partition("#")[0].strip()))
     wrong = [name for name in names if not re.fullmatch(r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", name)]
     if wrong or not names:
