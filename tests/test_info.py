@@ -78,7 +78,7 @@ def test_rows_of_recipes_are_those_of_the_results() -> None:
     sections = {title: text for title, _, text in (part.partition("\n") for part in page.split("\n## ")[1:])}
     known = json.loads(files("agent_gym.registry").joinpath("baselines.json").read_text(encoding="utf-8"))
     rows = [row for about in known.values() for row in about.get("recipes", [])]
-    not_there = {"gpu", "maze"}
+    not_there = {"gpu"}
     assert {row[0].partition(" ")[0] for row in rows} == set(PRESETS) - not_there
     for *_, greedy, sampled, _, _, section in rows:
         for number in re.findall(r"\d+\.\d", f"{greedy} {sampled}"):
