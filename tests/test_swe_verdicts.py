@@ -80,3 +80,13 @@ def test_a_session_has_no_package_of_this_machine_but_pytest(task: Path) -> None
     found = call(env, "bash", command=f"find / -path /proc -prune -o {named} -print 2> /dev/null | {names}")[0]
     tops = set(found.splitlines()) - {"[no output]"}
     assert tops <= {Path(path).name for path in terminal._pytest().values()}
+
+
+def test_a_module_on_a_path_that_a_program_added_is_no_part_of_pytest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Setuptools adds its folder of other packages, tomli among them, when it is imported."""
+    for name in ("tomli", "exceptiongroup"):
+        (tmp_path / f"{name}.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert {"tomli.py", "exceptiongroup.py"}.isdisjoint(terminal._pytest.__wrapped__())

@@ -65,7 +65,7 @@ PYTEST = "/usr/local/lib/pytest"
 """Where commands and tests find pytest, which nobody can change."""
 PYTEST_VARIABLES = {"PATH": f"{PYTEST}/bin:{ENVIRONMENT['PATH']}", "PYTHONPATH": PYTEST}
 _PYTEST_MODULES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py")
-_PYTEST_MODULES_OF_OLD_PYTHON = ("exceptiongroup", "tomli", "typing_extensions")
+_ALSO = ("typing_extensions",)  # not tomli, which setuptools has in a folder that it adds to sys.path
 _CURE = (
     "use Linux that lets this process make namespaces of users, mounts and processes (in Docker: --privileged, or a "
     "profile of seccomp and AppArmor that allows unshare and mount), with bash in /bin"
@@ -295,7 +295,7 @@ class Terminal:
 def _pytest() -> dict[str, str]:
     """Return where the modules of pytest are; nothing if one of them is not installed."""
     found = {}
-    for name in (*_PYTEST_MODULES, *_PYTEST_MODULES_OF_OLD_PYTHON):
+    for name in (*_PYTEST_MODULES, *_ALSO):
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
             if name in _PYTEST_MODULES:
