@@ -22,6 +22,8 @@ from rollout_tools import expert, roll
 
 from agent_gym import ConfigError, EnvFailure
 from agent_gym.envs.miniwob import browser as browsers
+from agent_gym.envs.miniwob.data import APART, splits_of
+from agent_gym.envs.miniwob.experts import EXPERTS
 from agent_gym.images import images_of
 from agent_gym.rollout import EpisodeSpec
 from agent_gym.testing import check_text_env
@@ -255,15 +257,41 @@ def test_what_is_missing_is_named_with_its_cure(folder: Path, tmp_path: Path, mo
 
 
 def test_splits_have_other_seeds_or_other_pages(folder: Path) -> None:
-    env = made(folder, "all")
+    env = made(folder, ["slow", "curious", "hung"])
     seeds = {split: {task["seed"] for task in tasks} for split, tasks in env.tasks.items()}
     assert {split: (min(some), max(some)) for split, some in seeds.items()} == {
         "train": (0, 999), "validation": (1_000_000, 1_000_009), "test": (2_000_000, 2_000_009),
     }  # fmt: skip
-    assert {task["page"] for task in env.tasks["test"]} == {"enter-text", "slow", "curious", "hung"}
+    assert {task["page"] for task in env.tasks["test"]} == {"slow", "curious", "hung"}
     by_page = made(folder, "all", split_by="page").tasks
-    pages = [task["page"] for tasks in by_page.values() for task in [*tasks][: len(tasks.pages)]]
+    pages = [page for tasks in by_page.values() for page in {task["page"] for task in tasks}]
     assert sorted(pages) == ["curious", "enter-text", "hung", "slow"]
+
+
+def test_a_page_of_few_texts_has_seeds_of_its_own_in_each_split() -> None:
+    """`splits.json` says which; training repeats them, and a page of one text is training's alone."""
+    splits = splits_of(["choose-list", "click-test", "drag-cube"], "seed")
+    seeds = {
+        split: {page: [task["seed"] for task in tasks if task["page"] == page] for page in ("click-test", "drag-cube")}
+        for split, tasks in splits.items()
+    }
+    assert {split: len(tasks) for split, tasks in splits.items()} == {"train": 3000, "validation": 11, "test": 11}
+    assert seeds["train"]["click-test"] == [*range(1000)] and not seeds["test"]["click-test"]
+    cube = {split: {*some["drag-cube"]} for split, some in seeds.items()}
+    assert [*map(len, cube.values())] == [4, 1, 1] and len(set().union(*cube.values())) == 6
+    assert splits_of(["click-test"], "seed").keys() == {"train"}
+    for page, own in APART.items():
+        found = [seed for some in own.values() for seed in some]
+        assert len({*found}) == len(found), page
+        assert all(len(own.get(split, ())) <= 10 for split in ("validation", "test")), page
+
+
+def test_a_page_that_no_rule_fits_is_named(folder: Path, env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rule in ("click-dialog", "click-color", "use-spinner", "email-inbox-delete"):
+        monkeypatch.setitem(EXPERTS, "slow", EXPERTS[rule])
+        env.reset(options=of_seed("slow", 0))
+        with pytest.raises(ConfigError, match="rule of 'slow' does not fit the page that asks 'Press Go when it is"):
+            env.expert_action()
 
 
 def test_it_keeps_the_contract(folder: Path) -> None:

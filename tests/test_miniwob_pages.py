@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from miniwob_tools import made, of_seed, prepared_folder
 
-from agent_gym.envs.miniwob.data import GROUPS
+from agent_gym.envs.miniwob.data import APART, GROUPS, pages_of
 from agent_gym.envs.miniwob.experts import EXPERTS
 from agent_gym.testing import expert_episode
 
@@ -34,10 +34,11 @@ def env(folder: Path) -> Any:
 
 
 def test_there_are_130_pages_and_the_expert_solves_62(env: Any, folder: Path) -> None:
-    assert len(env.tasks["test"].pages) == 130 and len(made(folder, "solved").tasks["test"].pages) == len(EXPERTS) == 62
+    solved = {task["page"] for task in made(folder, "solved").tasks["train"]}
+    assert len(pages_of("all", folder, ())) == 130 and len(solved) == len(EXPERTS) == 62
 
 
-def test_a_seed_gives_the_same_page_and_the_same_play(env: Any) -> None:
+def test_a_seed_gives_the_same_page_and_the_same_play(env: Any, folder: Path) -> None:
     """Each page, twice, by the same calls at random: nothing depends on the machine's clock or load."""
 
     def played(page: str) -> list[str]:
@@ -50,7 +51,7 @@ def test_a_seed_gives_the_same_page_and_the_same_play(env: Any) -> None:
                 break
         return seen
 
-    assert [page for page in env.tasks["test"].pages if played(page) != played(page)] == []
+    assert [page for page in pages_of("all", folder, ()) if played(page) != played(page)] == []
 
 
 @pytest.mark.parametrize("page", sorted(EXPERTS))
@@ -80,5 +81,14 @@ def test_twenty_pages_live_in_one_browser(folder: Path) -> None:
         one.close()
 
 
-def test_each_page_without_a_rule_has_a_reason(env: Any) -> None:
-    assert {*GROUPS["unsolved"]} == {*env.tasks["test"].pages} - EXPERTS.keys()
+def test_each_page_without_a_rule_has_a_reason(folder: Path) -> None:
+    assert {*GROUPS["unsolved"]} == {*pages_of("all", folder, ())} - EXPERTS.keys()
+
+
+@pytest.mark.parametrize("page", sorted(APART)[::6])
+def test_no_two_splits_of_a_page_show_one_text(env: Any, page: str) -> None:
+    texts = {
+        split: {env.reset(options=of_seed(page, seed))[0] for seed in seeds[:40]}
+        for split, seeds in APART[page].items()
+    }
+    assert len(set().union(*texts.values())) == sum(len(seeds[:40]) for seeds in APART[page].values())

@@ -190,18 +190,16 @@ def _agent_r1_refusal(call: ToolCall) -> str:
     return "Error: JSONDecodeError" if "not valid JSON" in call.error else "Error: No tool name"
 
 
+def _budgets(passage: int, observation: int, **others: Any) -> dict[str, Any]:
+    return {"max_turns": 5, "max_passage_tokens": passage, "max_observation_tokens": observation, **others}
+
+
 PROTOCOLS: Mapping[str, SearchProtocol] = {
     "search-r1": SearchProtocol(
         source="Search-R1 (arXiv:2503.09516v5; PeterGriffinJin/Search-R1 of 2025: generation.py, nq_search.py)",
         ids=_IDS,
         fixed={**_FORM, "parser": SearchR1Parser({"search": "query"}, stop=("</search>", "</answer>"))},
-        budgets={
-            "max_turns": 5,  # four that may search, and a last one that has to answer
-            "top_k": 3,
-            "max_passage_tokens": 500,
-            "max_observation_tokens": 500,
-            "reward": "search_r1",
-        },
+        budgets=_budgets(500, 500, top_k=3, reward="search_r1"),  # the last of five turns has to answer
         rollout={"max_turn_tokens": 500, "max_tokens": 4096 + 500},  # of the text that a turn reads, and of the turn
         turn="<think>I go on step by step.</think>\n{}",
         prompt=prompt_file(__file__, "search-r1.txt"),
@@ -218,13 +216,7 @@ PROTOCOLS: Mapping[str, SearchProtocol] = {
         source="Agent-R1 (arXiv:2511.14460v1; AgentR1/Agent-R1, branch legacy of 2025: hotpotqa.py, nous.py)",
         ids=_IDS,
         fixed={**_FORM, "parser": FirstCallParser(stop=("</tool_call>",))},
-        budgets={
-            "max_turns": 5,
-            "top_k": 5,
-            "max_passage_tokens": 4096,
-            "max_observation_tokens": 4096,
-            "reward": "agent_r1",
-        },
+        budgets=_budgets(4096, 4096, top_k=5, reward="agent_r1"),
         rollout={"max_turn_tokens": 1024, "max_tokens": 16384},
         turn="<think>I go on step by step.</think>\n{}",
         about=("Search for information on the internet using Wikipedia as a knowledge source.", "Search query"),
@@ -255,13 +247,7 @@ PROTOCOLS: Mapping[str, SearchProtocol] = {
         source="RAGEN-2 (arXiv:2604.06268; mll-lab-nu/RAGEN of 2026: envs.yaml, search/env.py, ctx_manager.py)",
         ids=_IDS,
         fixed={**_FORM, "parser": RagenParser(), "system_prompt": ragen.PERSONA + prompt_file(__file__, "ragen.txt")},
-        budgets={
-            "max_turns": 5,
-            "top_k": 5,
-            "max_passage_tokens": 4096,
-            "max_observation_tokens": 8192,
-            "reward": "ragen",
-        },
+        budgets=_budgets(4096, 8192, top_k=5, reward="ragen"),
         rollout={"max_turn_tokens": 400, "max_tokens": 5000},
         turn="<think>I go on step by step.</think>{}",
         prompt=f"Question: {{question}}\n{_CHOICE}",

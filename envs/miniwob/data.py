@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,8 @@ from agent_gym.errors import ConfigError, one_of, quoted
 # The first seed and the number of seeds of each page, by split.
 SEEDS: Mapping[str, tuple[int, int]] = {"train": (0, 1000), "validation": (1_000_000, 10), "test": (2_000_000, 10)}
 # `easy`: twenty pages that take a turn or a few; `unsolved`: pages without a rule of the expert, and the reason.
-GROUPS: Mapping[str, Any] = json.loads(Path(__file__).with_name("pages.json").read_text(encoding="utf-8"))
+# APART: the seeds of each split of the pages that show few texts, none of them in two (benchmarks/miniwob_splits.py).
+GROUPS, APART = (json.loads(Path(__file__).with_name(f"{name}.json").read_text()) for name in ("pages", "splits"))
 
 
 def folder_of(data: str | Path | None) -> Path:
@@ -43,18 +45,27 @@ def pages_of(page: str | Sequence[str], folder: Path, solved: Sequence[str]) -> 
     return tuple(sorted({one for name in names for one in groups.get(name, [name])}))
 
 
+@functools.cache
+def _rows(pages: Sequence[str], split: str) -> list[tuple[str, int]]:
+    """Return the first seed of each page, then the second of each; `train` repeats those of a page that has few."""
+    first, number = SEEDS[split]
+    seeds = {page: APART.get(page, {}).get(split, range(first, first + number)) for page in pages}
+    rows = [(page, some[n % len(some)]) for n in range(number) for page, some in seeds.items() if some]
+    return rows if split == "train" else [*dict.fromkeys(rows)]
+
+
 class Tasks(Sequence[Mapping[str, Any]]):
-    """The tasks of a split: the first seed of each page, then the second seed of each, and so on."""
+    """The tasks of a split: a page and a seed each."""
 
     def __init__(self, pages: Sequence[str], split: str) -> None:
-        self.pages, (self.first, self.seeds) = pages, SEEDS[split]
+        self.rows = _rows(tuple(pages), split)
 
     def __len__(self) -> int:
-        return len(self.pages) * self.seeds
+        return len(self.rows)
 
     def __getitem__(self, index: Any) -> Any:
-        seed, page = divmod(range(len(self))[index], len(self.pages))
-        return {"page": self.pages[page], "seed": self.first + seed}
+        page, seed = self.rows[index]
+        return {"page": page, "seed": seed}
 
 
 def splits_of(pages: Sequence[str], split_by: str) -> dict[str, Tasks]:
@@ -66,9 +77,9 @@ def splits_of(pages: Sequence[str], split_by: str) -> dict[str, Tasks]:
         ConfigError: for another `split_by`.
     """
     if one_of("split_by", split_by, ("seed", "page")) == "seed":
-        return {split: Tasks(pages, split) for split in SEEDS}
+        return {split: tasks for split in SEEDS if (tasks := Tasks(pages, split))}
     sides: dict[str, list[str]] = {split: [] for split in SEEDS}
     for page in pages:
         tenth = int.from_bytes(hashlib.sha256(page.encode()).digest()) * 10 >> 256
         sides["test" if tenth < 3 else "validation" if tenth < 4 else "train"].append(page)
-    return {split: Tasks(some, split) for split, some in sides.items() if some}
+    return {split: tasks for split, some in sides.items() if (tasks := Tasks(some, split))}

@@ -58,7 +58,7 @@ class MiniWoBEnv(ToolEnv):
     ## Arguments
     - `page`: a page, a group or a list of them. Groups: `solved` (default; the pages that the expert solves), `easy`
       (twenty of them), `all`.
-    - `split_by`: "seed" (default): other seeds of all pages; one of one instruction repeats. "page": other pages.
+    - `split_by`: "seed" (default): other seeds of all pages, no text of which is in two splits. "page": other pages.
     - `screenshots`: whether observations have a picture (False), for models that read images.
     - `data`: the folder of the pages (that of `agent-gym prepare miniwob`); own pages of the same protocol work.
     - `browser`: the path of a Chromium (the first on PATH, else playwright's).
@@ -70,7 +70,7 @@ class MiniWoBEnv(ToolEnv):
     ## Data
     The wheel `miniwob` 1.1.0 (MIT, Farama Foundation), by `agent-gym prepare miniwob`, in a Chromium by playwright (the
     extra `miniwob`). Of each page `train` has the seeds 0 to 999, `validation` ten from 1,000,000 and `test` ten from
-    2,000,000. A page that draws little looks the same for several seeds.
+    2,000,000; a page that shows few texts has other seeds (`splits.json`), and one of one text is in `train` alone.
 
     ## Differences from the original
     Timers, frames and dates of a page move by one second with each call and stop in between, so that a seed and a list
@@ -216,7 +216,11 @@ class MiniWoBEnv(ToolEnv):
         """Read the page as a policy does; the pages that it can do are the group `solved`."""
         if self._name not in EXPERTS:
             raise ConfigError(f"the expert cannot do the page {self._name!r}; the group 'solved' has those it can")
-        calls = EXPERTS[self._name](PageRules(self._look, self.turn))
+        try:
+            calls = EXPERTS[self._name](PageRules(self._look, self.turn))
+        except (StopIteration, LookupError, ValueError) as error:
+            asked = quoted(self._look["asked"])
+            raise ConfigError(f"the expert's rule of {self._name!r} does not fit the page that asks {asked}") from error
         return "\n".join(self.parser.render(name, arguments) for name, arguments in calls)
 
     def random_action(self, rng: np.random.Generator) -> str:

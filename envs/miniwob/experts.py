@@ -65,9 +65,7 @@ class PageRules:
 
     def asks(self, pattern: str) -> str:
         """Return the first group of a pattern in the instruction."""
-        found = re.search(pattern, self.asked)
-        assert found, (pattern, self.asked)
-        return found[1]
+        return re.findall(pattern, self.asked)[0]
 
     def index(self, noun: str) -> int:
         """Return the index that the ordinal number before a noun means: 1 for "2nd textbox"."""
