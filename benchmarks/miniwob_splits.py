@@ -3,11 +3,12 @@
     python benchmarks/miniwob_splits.py FOLDER               # shows 1,020 seeds of each page; FOLDER keeps what it read
     python benchmarks/miniwob_splits.py FOLDER --pages click-test click-tab
 
-A page is in the file if its seeds of two splits show one text, or two seeds of its validation or test do. Three tenths
-of its texts are then in `test` (at most ten), one tenth in `validation` (at most ten), the others in `train`, each by
-the first seed that shows it. A page of one text is training's alone, with all of its seeds. One that the expert
-cannot read and whose pictures differ is not in the file: no text tells its tasks. The page with the fewest texts comes
-first, and a text that another page shows, too, stays in its split.
+A page is in the file if its seeds of two splits show one text, or two seeds of its validation or test do, or another
+page shows one of its texts. Three tenths of its texts are then in `test` (at most ten), one tenth in `validation` (at
+most ten), the others in `train`, each by the first seed that shows it. A page of one text is training's alone, with all
+of its seeds. One that the expert cannot read and whose pictures differ is not in the file: no text tells its tasks. The
+page with the fewest texts comes first. A text that another page shows, too, stays in its split, and is in `test` or
+`validation` once.
 
 A page is loaded once for all of its seeds, or anew for each of them if that changes what its first two seeds show.
 """
@@ -107,9 +108,11 @@ def divided(read: Read, placed: dict[str, str]) -> dict[str, list[int]] | None:
     sets = {split: {*texts} for split, texts in read.items()}
     every = set().union(*sets.values())
     alone = all(len(sets[split]) == len(read[split]) for split in ("validation", "test"))
-    if alone and sum(map(len, sets.values())) == len(every):
+    if alone and sum(map(len, sets.values())) == len(every) and not every & placed.keys():
+        placed |= {text: split for split, texts in read.items() for text in texts}
         return None
     if len(every) == 1:
+        placed |= dict.fromkeys(every, "train")
         return {"validation": [], "test": []}
     shares = {"test": len(every) * 3 // 10 or len(every) > 1, "validation": len(every) // 10 or len(every) > 2}
     found: dict[str, list[int]] = {}
@@ -117,7 +120,7 @@ def divided(read: Read, placed: dict[str, str]) -> dict[str, list[int]] | None:
         first: dict[str, int] = {}
         for where in (split, *(set(read) - {split, "train"}), "train") if split in shares else (split,):
             for seed, text in zip(seeds_of(where), read[where], strict=True):
-                if placed.get(text, split) == split:
+                if text not in placed or placed[text] == split == "train":
                     first.setdefault(text, seed)
         mine = dict(islice(first.items(), min(10, shares[split]) if split in shares else None))
         placed |= dict.fromkeys(mine, split)
