@@ -102,6 +102,31 @@ class Restated(Honest):
     splits = {**Honest.splits, "test": [*tasks(0, 20, 1), *tasks(400, 440, 1)]}
 
 
+class RestatedUnnamed(Honest):
+    """The same where no gold answer is named: the expert plays the tasks alike."""
+
+    splits = Restated.splits
+
+    def gold(self, task: Any) -> Any:
+        raise ConfigError("it names none")
+
+
+def swapped(row: dict[str, Any]) -> dict[str, Any]:
+    """Count the beads by the number of the box, and the boxes by that of the beads."""
+    box = int(re.findall(r"Box (\d+)", row["question"])[0])
+    text = row["question"].replace(f"keeps {row['a']}", f"keeps {box}").replace(f"Box {box}", f"Box {row['a']}")
+    return {**row, "question": text, "a": box, "answer": str(box + row["b"])}
+
+
+class Swapped(Honest):
+    """No gold answer is named, and test has the numbers of train in other roles: other tasks."""
+
+    splits: ClassVar[dict[str, list[Any]]] = {**Honest.splits, "test": [*map(swapped, tasks(0, 20, 1))]}
+
+    def gold(self, task: Any) -> Any:
+        raise ConfigError("it names none")
+
+
 class Repeating(Honest):
     splits = {**Honest.splits, "test": tasks(400, 440, 1) * 2}
 

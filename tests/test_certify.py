@@ -31,6 +31,7 @@ def checked(name: str, check: str) -> Record:
         ("GoldInError", "leaks", r"the answer to bad play behind 'er, such as '"),
         ("Overlapping", "splits", r"test/0 shows what train/0 shows"),
         ("Restated", "splits", r"test/0 has gold answer, numbers and names of train/0"),
+        ("RestatedUnnamed", "splits", r"test/0 has gold answer, numbers and names of train/0"),
         ("Repeating", "splits", r"test/40 shows what test/0 shows"),
         ("SameSplit", "splits", r"test/0 shows what train/0 shows"),
         ("Stuffed", "attacks", "solves .*% of 30 tasks"),
@@ -120,6 +121,10 @@ def test_honest_environments_pass_and_the_command_says_so(tmp_path: Path, capsys
 @pytest.mark.parametrize("check", ["contract", "determinism", "copies", "fuzz", "leaks", "splits", "attacks"])
 def test_an_honest_environment_with_a_form_of_its_own_passes(check: str) -> None:
     assert checked("Directory", check).verdict == "pass"
+
+
+def test_tasks_with_the_numbers_of_others_in_other_roles_are_not_restated() -> None:
+    assert checked("Swapped", "splits").verdict == "pass"
 
 
 def test_a_class_of_a_module_needs_no_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def splits(subject: Subject) -> Record:
         part += [f"{count:,} of {len(tasks):,} tasks of {split}"] if count < len(tasks) else []
         if split != "train":
             found[f"restated from train in {split}"] = []
-    for (split, source), pairs in _restated(content).items():
+    for (split, source), pairs in _restated(subject, content).items():
         found[f"restated from {source} in {split}"] = pairs
     numbers = {name: len(one) * shares[name.rpartition(" ")[2]] for name, one in found.items()}
     problems = [one for name, some in found.items() if numbers[name] > OVERLAP for one in some]
@@ -64,15 +64,14 @@ def plain(text: str) -> str:
     return _SPACE.sub("", unicodedata.normalize("NFKC", text).casefold())
 
 
-def _alike(subject: Subject, *tasks: tuple[str, int]) -> bool:
-    """Whether tasks show the same, have the same gold answer and are played alike by the expert."""
+def _alike(subject: Subject, *tasks: tuple[str, int], shown: bool = True) -> bool:
+    """Whether tasks show the same (where `shown`), have the same gold answer and are played alike by the expert."""
     env, turns, plays = subject.env, subject.turns if subject.has_expert else lambda env: (), []
     for task in tasks:
         log = subject.trace(env, turns(env), task)
         turns_plain = [plain(text) for text in policy_texts(log)]
-        plays.append(
-            (plain(text_of(log[0][1]["messages"][-1]["content"])), plain(_json(subject.gold(*task))), turns_plain)
-        )
+        view = shown and plain(text_of(log[0][1]["messages"][-1]["content"]))
+        plays.append((view, plain(_json(subject.gold(*task))), turns_plain))
     return all(play == plays[0] for play in plays)
 
 
@@ -80,12 +79,12 @@ def _json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=repr)
 
 
-def _restated(tasks: list[_Content]) -> dict[tuple[str, str], list[str]]:
+def _restated(subject: Subject, tasks: list[_Content]) -> dict[tuple[str, str], list[str]]:
     """Find tasks with gold answer, numbers and rare words of one in train, or in another split.
 
     Small numbers agree by chance. So numbers and words must be too rare for that: by their frequencies less than one
     task in so many times the size of training would agree with a given one. A gold answer in words is evidence, too; a
-    number follows from the numbers of the question.
+    number follows from the numbers of the question. Where the environment names none, the expert has to play alike.
     """
     common = Counter(word for *_, words in tasks for word in set(words))
     golds = Counter(gold for _, _, gold, _ in tasks)
@@ -99,7 +98,7 @@ def _restated(tasks: list[_Content]) -> dict[tuple[str, str], list[str]]:
         if sum(math.log(len(tasks) / count) for count in rare) < math.log(_CHANCE[in_words] * training):
             continue
         other, same = before.setdefault((gold, *kept), (split, index))
-        if other != split:
+        if other != split and (gold != "null" or _alike(subject, (split, index), (other, same), shown=False)):
             why = f"{split}/{index} has gold answer, numbers and names of {other}/{same}: {' '.join(kept)}"
             found.setdefault((split, other), []).append(why)
     return found
