@@ -1,6 +1,6 @@
 """SmolLM2 as it is published learns sums by GRPO with a LoRA of 0.5 MB: `agent-gym grpo`, then the held-out prompts.
 
-    python benchmarks/sums_lora.py --seeds 20 21 22 23 24     # 8 to 9 CPU minutes a seed; taken up where it stopped
+    python benchmarks/sums_lora.py --seeds 20 21 22 23 24     # 8 to 10 CPU minutes a seed; taken up where it stopped
     python benchmarks/sums_lora.py --table                    # what benchmarks/history holds
 
 The settings are those of the preset `zero` but for the adapter (rank 4 on the projections of queries and values) and

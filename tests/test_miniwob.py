@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import http.server
+import json
 import os
 import pickle
 import random
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ from agent_gym.envs.miniwob.experts import EXPERTS
 from agent_gym.images import images_of
 from agent_gym.rollout import EpisodeSpec
 from agent_gym.testing import check_text_env
+
+PANEL = resources.files("agent_gym.registry").joinpath("panels", "MiniWoB-v0.official-test.json")
 
 
 @pytest.fixture(scope="module")
@@ -284,6 +288,12 @@ def test_a_page_of_few_texts_has_seeds_of_its_own_in_each_split() -> None:
         found = [seed for some in own.values() for seed in some]
         assert len({*found}) == len(found), page
         assert all(len(own.get(split, ())) <= 10 for split in ("validation", "test")), page
+
+
+def test_the_panel_shows_no_text_twice() -> None:
+    """Twins, such as a page with and without a delay, draw the same texts."""
+    panel = json.loads(PANEL.read_bytes())
+    assert len({shown for _, shown, _ in panel["tasks"]}) == len(panel["tasks"]) == 124
 
 
 def test_a_page_that_no_rule_fits_is_named(folder: Path, env: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from agent_gym.errors import ConfigError, one_of, quoted
 SEEDS: Mapping[str, tuple[int, int]] = {"train": (0, 1000), "validation": (1_000_000, 10), "test": (2_000_000, 10)}
 # `easy`: twenty pages that take a turn or a few; `unsolved`: pages without a rule of the expert, and the reason.
 # APART: the seeds of each split of the pages that show few texts, none of them in two (benchmarks/miniwob_splits.py).
-GROUPS, APART = (json.loads(Path(__file__).with_name(f"{name}.json").read_text()) for name in ("pages", "splits"))
+GROUPS, APART = (json.loads(Path(__file__).with_name(f"{name}.json").read_bytes()) for name in ("pages", "splits"))
 
 
 def folder_of(data: str | Path | None) -> Path:

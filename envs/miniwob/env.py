@@ -58,7 +58,7 @@ class MiniWoBEnv(ToolEnv):
     ## Arguments
     - `page`: a page, a group or a list of them. Groups: `solved` (default; the pages that the expert solves), `easy`
       (twenty of them), `all`.
-    - `split_by`: "seed" (default): other seeds of all pages, no text of which is in two splits. "page": other pages.
+    - `split_by`: "seed" (default): other seeds of all pages; no text that tells a task is in two. "page": other pages.
     - `screenshots`: whether observations have a picture (False), for models that read images.
     - `data`: the folder of the pages (that of `agent-gym prepare miniwob`); own pages of the same protocol work.
     - `browser`: the path of a Chromium (the first on PATH, else playwright's).
