@@ -79,10 +79,17 @@ def test_logprobs_are_those_of_the_weights_that_were_sent_last(policy: VLLMServe
 def test_it_knows_how_full_the_cache_of_its_server_was(
     policy: VLLMServerPolicy, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "_LOOK_S", 0.02)
-    for request in make_requests(64, max_tokens=400):
+    monkeypatch.setattr(serving, "_LOOK_S", 0.2)
+    requests = make_requests(64, max_tokens=400)
+    for request in requests:
         policy.submit(request)
-    until(lambda: policy.take_load()["perf/kv_cache"] > 0)
+
+    def seen_in_use() -> bool:
+        for ended in policy.poll():  # under load all may end before the first look
+            policy.submit(requests[ended.id])
+        return policy.take_load()["perf/kv_cache"] > 0
+
+    until(seen_in_use, seconds=120)
     for request_id in range(64):
         policy.abort(request_id)
     with urllib.request.urlopen(server[0] + "/metrics") as answer:
