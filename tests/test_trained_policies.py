@@ -13,6 +13,7 @@ from agent_gym.cli.main import main
 from agent_gym.data import MODELS, cache_folder
 from agent_gym.models import check_model, model_source
 from agent_gym.registry.trained import FOLDER, arguments_of_training, trained_policies
+from agent_gym.speedrun.presets import PRESETS
 
 NAMES = sorted(trained_policies())
 
@@ -24,7 +25,7 @@ def prepared() -> bool:
 def test_an_adapter_without_its_base_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AGENT_GYM_CACHE", str(tmp_path))
     with pytest.raises(ConfigError, match="the model 'smollm2' is not in .* yet; to get it: agent-gym prepare smollm2"):
-        check_model("trained:sums")
+        check_model("trained:zero")
 
 
 def test_there_are_policies_and_each_is_whole() -> None:
@@ -36,10 +37,8 @@ def test_there_are_policies_and_each_is_whole() -> None:
             check_model(f"trained:{name}")
         weights = folder / ("adapter_model.safetensors" if adapter else "model.safetensors")
         assert hashlib.sha256(weights.read_bytes()).hexdigest() == facts["sha256"]
-        own = f"agent-gym grpo --env {facts['env_id']} --model smollm2 --seed {facts['seed']} "
-        assert facts["command"].startswith(
-            own if adapter else f"agent-gym speedrun --preset {name} --seed {facts['seed']}"
-        )
+        assert facts["command"] == f"agent-gym speedrun --preset {name} --seed {facts['seed']}"
+        assert PRESETS[name].env_id == facts["env_id"] and (PRESETS[name].lora is not None) == adapter
         size = sum(file.stat().st_size for file in folder.iterdir())
         assert size < 1_500_000, f"{name} has {size} bytes, and every installation carries them"
         texts = [file.read_text(encoding="utf-8") for file in folder.iterdir() if file.suffix == ".json"]
@@ -53,7 +52,7 @@ def test_a_policy_has_its_published_success(
 ) -> None:
     pytest.importorskip("transformers")
     facts = trained_policies()[name]
-    if "--model smollm2" in facts["command"] and not prepared():
+    if PRESETS[name].model == "smollm2" and not prepared():
         pytest.skip("SmolLM2 is not here: run agent-gym prepare smollm2")
     greedy = next(one for one in facts["results"] if one["decoding"] == "greedy")
     words = ["eval", facts["env_id"], "--model", f"trained:{name}", "--split", facts["split"], "--json"]

@@ -58,6 +58,7 @@ class Preset:
     model: str | None = None  # a model id; None for a tiny model made on the spot
     tiny: Mapping[str, Any] = field(default_factory=dict)  # arguments of `make_tiny_model`
     train_layers: int | None = None  # train the last layers and the last norm only; None for all weights
+    lora: Mapping[str, Any] | None = None  # fields of `peft.LoraConfig`, without imitation; None for whole weights
     imitation: tuple[Imitation, ...] = ()  # phases before RL
     train_tasks: int | None = 4000  # tasks RL trains on; None for all
     dev_split: str = "validation"  # of the learning curve
@@ -103,7 +104,6 @@ def _presets() -> dict[str, Preset]:
 
 PRESETS = _presets()
 
-
 ALGORITHMS: Mapping[str, Mapping[str, Any]] = _TABLES["algorithms"]
 _OF_GROUPS = ("keep_groups", "keep_variance", "max_refills")
 
@@ -125,7 +125,8 @@ def plan_of(preset: Preset, seeds: Sequence[int], folder: str) -> str:
     sizes, label, controls = preset.grpo, ALGORITHMS[preset.algorithm]["label"], preset.controls
     rollout = sizes["per_device_train_batch_size"] * sizes.get("steps_per_generation", 1)
     lines = [("environment", f"{preset.env_id} {json.dumps(dict(preset.env_kwargs))}, seeds {list(seeds)}")]
-    lines += [("model", preset.model or "a tiny one, made on the spot")]
+    lora = f", LoRA {json.dumps(dict(preset.lora))}" if preset.lora else ""
+    lines += [("model", f"{preset.model or 'a tiny one, made on the spot'}{lora}")]
     lines += [(one.name, f"{one.episodes:,} episodes of the expert, {one.steps:,} steps") for one in preset.imitation]
     lines += [(label, f"{sizes['max_steps']:,} steps, {rollout} episodes a rollout; {json.dumps(dict(sizes))}")]
     lines += [("controls", json.dumps(asdict(controls))), ("writes", folder)] if controls else [("writes", folder)]

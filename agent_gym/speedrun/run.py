@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from peft import LoraConfig, get_peft_model
 from trl import SFTConfig
 
 from agent_gym.chat import ChatRenderer
@@ -81,8 +82,9 @@ def run_speedrun(
         raise ConfigError("this preset needs an NVIDIA GPU and torch sees none here; --preset bisect runs anywhere")
     if chosen.controls and not chosen.imitation:
         raise ConfigError("this preset has controls and no phase of imitation: both start from imitation's weights")
-    use_vllm = None if engine == "auto" else engine == "vllm"
-    return Speedrun(chosen, seed, Path(output_dir), use_vllm).run()
+    if chosen.lora and chosen.imitation:
+        raise ConfigError("this preset has a LoRA and phases of imitation, which train whole weights: drop one")
+    return Speedrun(chosen, seed, Path(output_dir), None if engine == "auto" else engine == "vllm").run()
 
 
 def run_seeds(
@@ -123,14 +125,13 @@ def finished(preset: Preset, folder: Path, engine: str) -> dict[str, Any] | None
         found = dict(read_json(file, {"settings": dict, "engine": str}))
     except ValueError:  # it was being written when the series was stopped
         return None
-    same = found["settings"] == settings_of(preset) and engine in ("auto", found["engine"])
-    return found if same else None
+    return found if found["settings"] == settings_of(preset) and engine in ("auto", found["engine"]) else None
 
 
 def settings_of(preset: Preset) -> dict[str, Any]:
-    """Return a preset's settings as results.json holds them."""
+    """Return a preset's settings as results.json holds them; defaults that old ones lack are left out."""
     found: dict[str, Any] = json.loads(json.dumps(asdict(preset), default=str))
-    return {name: value for name, value in found.items() if (name, value) != ("algorithm", "grpo")}  # not in old ones
+    return {name: kept for name, kept in found.items() if (name, kept) not in (("algorithm", "grpo"), ("lora", None))}
 
 
 def own_name(controls: Controls) -> str:
@@ -257,8 +258,7 @@ class Speedrun:
         """Load a model and start its engine; return the settings of each phase of imitation."""
         preset = self.preset
         # A model that was not made on the spot is trained on the GPU where there is one.
-        gpu = preset.model is not None and torch.cuda.is_available()
-        device = {"use_cpu": False, "bf16": True} if gpu else {}
+        device = {"use_cpu": False, "bf16": True} if preset.model and torch.cuda.is_available() else {}
         config: Any = AgentPPOConfig if preset.algorithm == "ppo" else AgentGRPOConfig
         self.args = config(
             str(self.part),
@@ -285,8 +285,7 @@ class Speedrun:
             self.policy: Any = build_policy(self.model, renderer, self.args)
         self.args.use_vllm = not isinstance(self.policy, TransformersPolicy)
         self.engine = "vllm" if self.args.use_vllm else "transformers"
-        number = "bfloat16" if self.args.bf16 else "float32"
-        self.log(f"Going on with the {self.engine} engine, {number}, threads: {torch.get_num_threads()}")
+        self.log(f"engine: {self.engine}, {'bf16' if self.args.bf16 else 'fp32'}, threads: {torch.get_num_threads()}")
         return settings
 
     @contextlib.contextmanager
@@ -296,9 +295,11 @@ class Speedrun:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
     def _load(self, source: str) -> Any:
-        options = cast(dict[str, Any], self.args.model_init_kwargs or {})
-        model = model_class(source).from_pretrained(source, **options)
+        model = model_class(source).from_pretrained(source, **cast(dict[str, Any], self.args.model_init_kwargs or {}))
         model.to(self.args.device)  # the first that is asked of it may be to play, by the engine of transformers
+        if self.preset.lora:
+            torch.manual_seed(self.seed)  # of the adapter's weights
+            return get_peft_model(model, LoraConfig(**self.preset.lora))
         if self.preset.train_layers is not None:
             model.requires_grad_(False)
             for part in (*model.base_model.layers[-self.preset.train_layers :], model.base_model.norm):
