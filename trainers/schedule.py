@@ -19,15 +19,7 @@ from typing import Any
 
 from agent_gym.distributed import barrier_on_error, gather_items
 from agent_gym.policies.base import Engine, Measured, Policy
-from agent_gym.rollout import (
-    Episode,
-    EpisodeSpec,
-    Runner,
-    Stream,
-    check_failures,
-    derive_seed,
-    failure_summary,
-)
+from agent_gym.rollout import Episode, EpisodeSpec, Runner, Stream, check_failures, derive_seed, failure_summary
 from agent_gym.trainers.batch import source_number
 from agent_gym.trainers.continuous import ContinuousRollouts
 

@@ -5,11 +5,11 @@ alive from the garbage collector, and takes the default process group down with 
 are the trainer's, so each change is undone. An engine on a CPU needs six repairs more.
 
 Facts: vllm 0.31.0, `v1/engine/core.py` (`EngineCore.__init__`, `shutdown`), `v1/worker/cpu_worker.py`,
-`v1/worker/gpu_model_runner.py`, `model_executor/model_loader/reload/layerwise.py`, `multimodal/media/audio.py`,
-`v1/sample/ops/topk_topp_sampler.py`, `triton_utils/dispatcher.py` (`_rebind_kernels`), `model_executor/layers/utils.py`
-(`dispatch_cpu_unquantized_gemm`), `v1/attention/backends/cpu_attn.py` (`get_supported_kernel_block_sizes`,
-`_get_attn_isa`), `model_executor/layers/fused_moe/unquantized_fused_moe_method.py` (`_setup_kernel`),
-`model_executor/models/registry.py` (`_run_in_subprocess`), `model_executor/models/qwen2_vl.py` (its imports).
+`v1/worker/gpu_model_runner.py`, `multimodal/media/audio.py`, `v1/sample/ops/topk_topp_sampler.py`,
+`triton_utils/dispatcher.py` (`_rebind_kernels`), `model_executor/layers/utils.py` (`dispatch_cpu_unquantized_gemm`),
+`v1/attention/backends/cpu_attn.py` (`get_supported_kernel_block_sizes`, `_get_attn_isa`),
+`model_executor/layers/fused_moe/unquantized_fused_moe_method.py` (`_setup_kernel`), `model_executor/models/registry.py`
+(`_run_in_subprocess`), `model_executor/models/qwen2_vl.py` (its imports).
 """
 
 from __future__ import annotations
@@ -108,16 +108,12 @@ def stop_engine(engine: Any) -> None:
     """Free an engine, and with the last one the process groups that vLLM made."""
     # Not by vLLM's own `shutdown`, which would destroy the default process group, that is the trainer's.
     global _open_engines
-    from vllm.model_executor.model_loader.reload import layerwise
-
     core = engine.engine_core.engine_core
     core.structured_output_manager.clear_backend()
     core.model_executor.shutdown()
     core.scheduler.shutdown()
     _open_engines -= 1
     _leave_process_group()
-    if not _open_engines:  # the records of reloaded layers refer to the layers, so that no weight would be freed
-        layerwise.LAYERWISE_INFO.clear()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -22,9 +22,9 @@ class Reload:
     """
 
     def __init__(self, worker: Any) -> None:
-        from vllm.model_executor.model_loader.reload import layerwise
+        from vllm.model_executor.model_loader.reload import layerwise, sanitize
 
-        self._worker, self._layerwise = worker, layerwise
+        self._worker, self._layerwise, self._sanitize = worker, layerwise, sanitize.sanitize_layer_refs
         self._model = worker.model_runner.get_model()
         self._loaded: set[str] = set()
         with self._configured():
@@ -73,6 +73,7 @@ class Reload:
         runner = self._worker.model_runner
         with self._configured():
             self._finalize()
+        self._let_go()
         for reset in (runner.reset_lora_state, runner.reset_encoder_cache, runner.reset_mm_cache):
             reset()
         # vLLM reports the weights of experts as the weights of the layer around them.
@@ -80,6 +81,15 @@ class Reload:
             raise RolloutError(f"the trainer sent no weights for {', '.join(missing[:5])} ({len(missing)} in all)")
         if runner.device.type == "cpu":
             process.repack(self._model)
+
+    def _let_go(self) -> None:
+        """Take the layers out of vLLM's records of them, which it keeps as long as the layers live: none ever died."""
+        for layer in self._model.modules():
+            for tensors in self._layerwise.get_layerwise_info(layer).restore_metadata:
+                for tensor in tensors.values():
+                    if hasattr(tensor, "weight_loader"):
+                        tensor.weight_loader = self._layerwise._get_original_loader(tensor)
+                    self._sanitize(tensor, layer)
 
     @contextmanager
     def _configured(self) -> Iterator[None]:
